@@ -603,13 +603,13 @@ pub trait PeerQp {
     /// [`Unable`], which skips the case.
     fn window(&self) -> Result<Rkey, Unable>;
 
-    /// Creates an indirect key of these consecutive pieces, with addresses from 0 on. The key lives
-    /// as long as the queue pair.
+    /// Creates an indirect key of these consecutive segments, with addresses from 0 on. The key
+    /// lives as long as the queue pair.
     ///
     /// # Errors
     /// [`Unable`], which skips the case.
-    fn indirect(&self, pieces: &[Buffer], rights: Rights) -> Result<Rkey, Unable> {
-        let _ = (pieces, rights);
+    fn indirect(&self, segments: &[Buffer], rights: Rights) -> Result<Rkey, Unable> {
+        let _ = (segments, rights);
         Err(Unable("no indirect keys".to_owned()))
     }
 

@@ -322,18 +322,18 @@ pub(crate) fn eventfd_set(fd: BorrowedFd<'_>) {
 /// Makes an eventfd unreadable, without blocking if another thread has just done so.
 pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     let mut value = [0u8; 8];
-    let piece = libc::iovec {
+    let iov = libc::iovec {
         iov_base: value.as_mut_ptr().cast(),
         iov_len: value.len(),
     };
     // No position, because an eventfd has none.
     let position: libc::c_long = -1;
-    // SAFETY: `piece` names 8 writable bytes.
+    // SAFETY: `iov` names 8 writable bytes.
     let result = unsafe {
         libc::syscall(
             libc::SYS_preadv2,
             fd.as_raw_fd(),
-            &raw const piece,
+            &raw const iov,
             1usize,
             position,
             position,

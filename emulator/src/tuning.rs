@@ -144,14 +144,14 @@ pub(crate) const LONG_BATCH: usize = 4_096;
 pub(crate) const BULK_SEGMENT: usize = 512;
 /// Time to poll for the rest of a message before its first part is acknowledged.
 pub(crate) const MORE_NS: u64 = 12_000;
-/// Most runs from a shared-memory link, so that one peer cannot monopolise a poller.
-pub(crate) const MAX_RUNS: usize = 16;
+/// Most batches from a shared-memory link, so that one peer cannot monopolise a poller.
+pub(crate) const MAX_SHM_BATCHES: usize = 16;
 /// Bytes for a QP from a shared-memory link after which its outputs are flushed, even within a
 /// call. The peer can then send on while the rest is received.
 pub(crate) const FLUSH_BYTES: usize = 64 << 10;
 /// Most receive rounds for unpublished records of a peer, enough for a nearly full ring.
 pub(crate) const UNPUBLISHED_ROUNDS: usize = 64;
-/// Most receive rounds from a socket before a run that must follow its UDP packets, more than the
+/// Most receive rounds from a socket before a batch that must follow its UDP packets, more than the
 /// buffer holds.
 pub(crate) const MAX_UDP_BEFORE: usize = 1 << 14;
 
@@ -159,9 +159,9 @@ pub(crate) const MAX_UDP_BEFORE: usize = 1 << 14;
 
 /// Most bytes of a response that may precede its delayed ACK. A slow peer needs milliseconds for
 /// more, and would take its message for lost.
-pub(crate) const LONG_ANSWER: usize = 128 << 10;
-/// Length of a run that takes long enough to read the clock again.
-pub(crate) const LONG_RUN: usize = 8_192;
+pub(crate) const LONG_RESPONSE: usize = 128 << 10;
+/// Length of a batch that takes long enough to read the clock again.
+pub(crate) const LONG_TX_BATCH: usize = 8_192;
 /// Attempts to send the pending ACKs of a QP that is destroyed while a ring or socket is full, and
 /// the pause between them.
 pub(crate) const CLOSE_ATTEMPTS: usize = 20;
@@ -197,7 +197,7 @@ const _: () = assert!(1 < BUSY_POLL && BUSY_POLL < POLLED_SOCKET_INTERVAL);
 // The wait for the rest of a message is shorter than the wait of other threads for the processor.
 const _: () = assert!(BULK_SEGMENT < LONG_BATCH && MORE_NS < IDLE_POLL_NS);
 // A long response is preceded by an ACK before the sender's smallest window is used up.
-const _: () = assert!(LONG_RUN < FLUSH_BYTES && FLUSH_BYTES < LONG_ANSWER);
+const _: () = assert!(LONG_TX_BATCH < FLUSH_BYTES && FLUSH_BYTES < LONG_RESPONSE);
 // The background thread yields long enough for a poll, and resumes soon if the poller loses the
 // processor.
 const _: () = assert!(FRESH_NS < BACKOFF_NS && BACKOFF_DOUBLINGS_UNSEEN < BACKOFF_DOUBLINGS);

@@ -238,12 +238,12 @@ fn headers_say_what_the_address_handle_did() {
         };
         let (sender, receiver) = (ud(&a_side), ud(&b_side));
         for (traffic_class, hop_limit) in [(0, 0), (0xb8, 17), (0x04, 1), (0, 64), (0xfc, 255)] {
-            let way = AddressVector {
+            let vector = AddressVector {
                 traffic_class,
                 hop_limit,
                 ..address(b_side.gid())
             };
-            let ah = a_side.pd.create_ah(&way).unwrap();
+            let ah = a_side.pd.create_ah(&vector).unwrap();
             let header = header_of(&a_side, &sender, &ah, &b_side, &receiver);
             let limit = if hop_limit == 0 { 64 } else { hop_limit };
             assert_eq!(
@@ -274,12 +274,12 @@ fn groups_of_ipv6_on_the_loopback_interface() {
         qp
     });
     for (index, group) in groups.into_iter().enumerate() {
-        let way = AddressVector {
+        let vector = AddressVector {
             traffic_class: 0x20,
             hop_limit: 5 + index as u8,
             ..address(group)
         };
-        let ah = a.pd.create_ah(&way).unwrap();
+        let ah = a.pd.create_ah(&vector).unwrap();
         members[index]
             .recv_queue()
             .push(7, &[b.sge(0, 100)])
@@ -316,11 +316,11 @@ fn groups_get_the_hop_limit_of_the_handle() {
     member.attach_mcast(group).unwrap();
     let limits = [9, 64, 1, 200, 0];
     let handles = limits.map(|hop_limit| {
-        let way = AddressVector {
+        let vector = AddressVector {
             hop_limit,
             ..address(group)
         };
-        a.pd.create_ah(&way).unwrap()
+        a.pd.create_ah(&vector).unwrap()
     });
     for (hop_limit, ah) in limits.into_iter().zip(&handles) {
         member.recv_queue().push(1, &[a.sge(100, 100)]).unwrap();
@@ -475,9 +475,9 @@ fn nonsense_to_a_group_is_dropped() {
         wait(&a, || seen() >= before + 40);
         assert_eq!(member.counters().rx_packets, 0);
         // A packet to a QP number does not go to the group's address.
-        let way = a.pd.create_ah(&address(group_gid)).unwrap();
+        let vector = a.pd.create_ah(&address(group_gid)).unwrap();
         let to = Datagram {
-            ah: &way,
+            ah: &vector,
             dest_qp: member.qp_num(),
             qkey: Qkey::new(QKEY),
         };
@@ -490,7 +490,7 @@ fn nonsense_to_a_group_is_dropped() {
         wait(&a, || {
             member.counters().dropped(DropReason::WrongAddress) == 1
         });
-        send_to_group(&sender, &way, QKEY, &wr(2, &sges));
+        send_to_group(&sender, &vector, QKEY, &wr(2, &sges));
         assert_eq!(completions(&a, 2).len(), 2);
         assert_eq!(member.counters().rx_packets, 1);
     }
@@ -548,11 +548,11 @@ fn each_port_joins_for_its_own() {
     });
     let sender = ud(&a);
     for (port_num, wr_id) in [(1, 1), (2, 2)] {
-        let way = AddressVector {
+        let vector = AddressVector {
             port_num,
             ..address(group)
         };
-        let ah = a.pd.create_ah(&way).unwrap();
+        let ah = a.pd.create_ah(&vector).unwrap();
         send_to_group(&sender, &ah, QKEY, &wr(9, &[a.sge(0, 10)]));
         let got = completions(&a, 3);
         assert_eq!(got.iter().filter(|c| c.wr_id == wr_id).count(), 2);

@@ -34,10 +34,10 @@ const WRITTEN: u32 = 2500;
 /// The number of flows with a place to write to.
 const PLACES: u64 = 80;
 /// The offsets of these places in the memory of each target. The second area lies behind an
-/// indirect key, which lists its pieces in reverse order.
+/// indirect key, which lists its segments in reverse order.
 const STRAIGHT: u64 = 0x60000;
 const TURNED: u64 = STRAIGHT + PLACES * WRITTEN as u64;
-const PIECE: u64 = 1000;
+const SEGMENT: u64 = 1000;
 /// The value added to each of the four fields of a word. A field overflows after four additions.
 const STEP: u16 = 0x4001;
 
@@ -95,17 +95,17 @@ struct Store {
     turned: Rkey,
 }
 
-/// Creates an indirect key for the second area, with its pieces in reverse order.
+/// Creates an indirect key for the second area, with its segments in reverse order.
 fn turn_round(node: &FabricNode, region: &Region) -> Rkey {
-    let count = PLACES * u64::from(WRITTEN) / PIECE;
+    let count = PLACES * u64::from(WRITTEN) / SEGMENT;
     let key = node.mem.create_indirect(u32::try_from(count).unwrap_or(0));
-    let pieces = (0..count).rev().map(|n| Block {
+    let segments = (0..count).rev().map(|n| Block {
         lkey: region.lkey,
-        addr: region.addr + TURNED + n * PIECE,
-        len: PIECE,
+        addr: region.addr + TURNED + n * SEGMENT,
+        len: SEGMENT,
         stride: 0,
     });
-    let layout = Layout::list(pieces).expect("a layout");
+    let layout = Layout::list(segments).expect("a layout");
     let fill = Fill {
         key,
         if_free: true,
@@ -225,9 +225,9 @@ impl Run {
         let Store { dct, region, .. } = self.dcts[to];
         let memory = self.fabric.node(dct).mem.all(&region);
         let offset = slot(from, stream) * u64::from(WRITTEN);
-        let last = PLACES * u64::from(WRITTEN) / PIECE - 1;
+        let last = PLACES * u64::from(WRITTEN) / SEGMENT - 1;
         let byte = |at: u64| match through_key {
-            true => memory[index(TURNED + (last - at / PIECE) * PIECE + at % PIECE)],
+            true => memory[index(TURNED + (last - at / SEGMENT) * SEGMENT + at % SEGMENT)],
             false => memory[index(STRAIGHT + at)],
         };
         (offset..offset + u64::from(WRITTEN)).map(byte).collect()

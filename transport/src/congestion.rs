@@ -20,8 +20,8 @@ const MIN_WINDOW_BYTES: u32 = 16 * 1024;
 /// beyond it.
 //= RC-PSN-03
 const _: () = assert!(MAX_WINDOW_BYTES / MIN_PACKET_COST < 1 << 20);
-/// Number of runs from which on a window counts as large.
-const RUNS_IN_LARGE: u64 = 8;
+/// Number of batches from which on a window counts as large.
+const BATCHES_IN_LARGE: u64 = 8;
 /// An ACK is expected within this fraction of the ACK timeout.
 const TIMEOUT_PARTS: u64 = 4;
 /// The assumed speed of a peer until it is measured. With the usual timeout of 67 ms,
@@ -70,15 +70,15 @@ impl Window {
         u64::from(self.bytes.min(self.rtt_limit))
     }
 
-    /// Returns the bytes that may be in flight at the end of a run of at most `run` bytes that
+    /// Returns the bytes that may be in flight at the end of a batch of at most `batch` bytes that
     /// begins with `in_flight`.
     ///
-    /// With a large window the run is not cut short, because a short run takes nearly as long to
-    /// send. The ACK requests inside the run open the window again.
-    pub(crate) fn limit(&self, in_flight: u64, run: usize) -> u64 {
-        let (bytes, run) = (self.bytes(), run as u64);
-        if in_flight < bytes && bytes >= RUNS_IN_LARGE * run {
-            bytes + run
+    /// With a large window the batch is not cut short, because a short batch takes nearly as long
+    /// to send. The ACK requests inside the batch open the window again.
+    pub(crate) fn limit(&self, in_flight: u64, batch: usize) -> u64 {
+        let (bytes, batch) = (self.bytes(), batch as u64);
+        if in_flight < bytes && bytes >= BATCHES_IN_LARGE * batch {
+            bytes + batch
         } else {
             bytes
         }
@@ -287,9 +287,9 @@ mod tests {
     fn only_a_large_window_that_is_open_lets_a_run_end() {
         let window = Window::new();
         let bytes = window.bytes();
-        let run = usize::try_from(bytes / RUNS_IN_LARGE).unwrap();
-        assert_eq!(window.limit(bytes - 1, run), bytes + run as u64);
-        assert_eq!(window.limit(bytes, run), bytes, "the window is closed");
-        assert_eq!(window.limit(0, run + 1), bytes, "the window is small");
+        let batch = usize::try_from(bytes / BATCHES_IN_LARGE).unwrap();
+        assert_eq!(window.limit(bytes - 1, batch), bytes + batch as u64);
+        assert_eq!(window.limit(bytes, batch), bytes, "the window is closed");
+        assert_eq!(window.limit(0, batch + 1), bytes, "the window is small");
     }
 }

@@ -1,4 +1,4 @@
-//! Indirect memory keys (UMR): a contiguous range that is composed of pieces of other keys.
+//! Indirect memory keys (UMR): a contiguous range that is composed of segments of other keys.
 //!
 //! Like a window, such a key is a pure value. The owner of the key table locks it, and looks up the
 //! keys that it lists.
@@ -12,7 +12,7 @@ use crate::memory::{AccessError, Accessor, PdTag};
 use crate::window::BindError;
 use crate::wr::AccessFlags;
 
-/// A piece of another key's memory, which may be repeated at a stride.
+/// A segment of another key's memory, which may be repeated at a stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The key: of a region, or an indirect one.
@@ -21,13 +21,13 @@ pub struct Block {
     pub addr: u64,
     /// Length in bytes. A block of length 0 is ignored.
     pub len: u64,
-    /// Distance from the start of one piece to that of the next in bytes, if the layout is
+    /// Distance from the start of one segment to that of the next in bytes, if the layout is
     /// repeated.
     pub stride: u64,
 }
 
 impl Block {
-    /// Returns the distance from the first byte of the first piece to the end of the last.
+    /// Returns the distance from the first byte of the first segment to the end of the last.
     fn span(&self, repeats: u64) -> Option<u64> {
         let last = self.stride.checked_mul(repeats.checked_sub(1)?)?;
         let len = last.checked_add(self.len)?;
@@ -35,7 +35,7 @@ impl Block {
     }
 }
 
-/// Sequence of pieces: all blocks in order, `repeats` times.
+/// Sequence of segments: all blocks in order, `repeats` times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     blocks: Box<[Block]>,
@@ -46,7 +46,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Creates a list of pieces, one after another.
+    /// Creates a list of segments, one after another.
     ///
     /// # Errors
     /// [`BindError::OutOfRange`]: it is longer than the address space.
@@ -54,7 +54,7 @@ impl Layout {
         Self::repeated(blocks, 1)
     }
 
-    /// Creates an interleaved layout: each repetition takes the next piece of every block.
+    /// Creates an interleaved layout: each repetition takes the next segment of every block.
     ///
     /// # Errors
     /// [`BindError::OutOfRange`]: addresses or lengths wrap around.
@@ -110,13 +110,13 @@ impl Layout {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Calls `f(key, address, length)` for each piece of `len` bytes from `offset`, until it fails.
-    /// The range must lie inside the layout.
+    /// Calls `f(key, address, length)` for each segment of `len` bytes from `offset`, until it
+    /// fails. The range must lie inside the layout.
     //= UMR-20
     //= UMR-22..23
     //= UMR-31 UMR-32 UMR-33
     //= UMR-34 UMR-35
-    fn pieces<E>(
+    fn segments<E>(
         &self,
         offset: u64,
         len: u64,
@@ -139,9 +139,13 @@ impl Layout {
                 (repeat, index) = (repeat + 1, 0);
                 continue;
             };
-            let piece = (block.len - skip).min(left);
-            f(block.lkey, block.addr + repeat * block.stride + skip, piece)?;
-            left -= piece;
+            let segment = (block.len - skip).min(left);
+            f(
+                block.lkey,
+                block.addr + repeat * block.stride + skip,
+                segment,
+            )?;
+            left -= segment;
             (index, skip) = (index + 1, 0);
         }
         Ok(())
@@ -159,7 +163,7 @@ pub enum Remap {
     To {
         /// The address of the first byte that work requests and peers use.
         base: u64,
-        /// The pieces.
+        /// The segments.
         layout: Layout,
     },
 }
@@ -351,11 +355,11 @@ impl Indirect {
         self.mapping.take().map(|_| ()).ok_or(AccessError::BadKey)
     }
 
-    /// Calls `f(key, address, length)` for each piece that an access touches, until it fails.
+    /// Calls `f(key, address, length)` for each segment that an access touches, until it fails.
     ///
     /// # Errors
     /// [`AccessError`] if the key is free, or does not allow this access. The first error of `f`.
-    pub fn pieces<E: From<AccessError>>(
+    pub fn segments<E: From<AccessError>>(
         &self,
         who: Accessor,
         (va, len): (u64, u64),
@@ -379,7 +383,7 @@ impl Indirect {
         if end > mapping.layout.len() {
             return Err(AccessError::OutOfRange.into());
         }
-        mapping.layout.pieces(offset, len, f)
+        mapping.layout.segments(offset, len, f)
     }
 
     /// Returns the protection domain.

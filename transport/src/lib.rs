@@ -92,7 +92,7 @@ pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStat
 pub use counters::{Counters, DropReason, Violations};
 pub use cross_channel::{Calc, CalcOp, Condition, Gate, Managed, Reduction, Release, has_reached};
 pub use dc::{
-    AnswerRoute, DciStreams, DctStatus, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_SESSIONS,
+    DciStreams, DctStatus, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_SESSIONS, ResponseRoute,
     SESSION_IDLE_NS, SESSION_MEMORY_NS,
 };
 pub use error::{ModifyError, PostError};

@@ -100,11 +100,11 @@ pub struct Accessor {
 /// Structure of a range of registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// One piece that stays valid until the caller releases the memory. The copy may be deferred
+    /// One segment that stays valid until the caller releases the memory. The copy may be deferred
     /// ([`Source`](crate::Source)).
     One,
-    /// Several pieces, or one that may change at any time. Only calls of [`Memory`] may copy it.
-    Pieces,
+    /// Several segments, or one that may change at any time. Only calls of [`Memory`] may copy it.
+    Segments,
 }
 
 /// Registered memory.

@@ -93,7 +93,7 @@ struct Attached {
     /// READs of the peer, and bytes of them, whose last response is in the transmit buffer.
     answered: (u64, u64),
     /// Bytes of responses before.
-    in_answer: u64,
+    in_response: u64,
 }
 
 impl Attached {
@@ -168,10 +168,10 @@ impl OpCounters {
     #[inline]
     pub(crate) fn note_response(&mut self, bytes: u32, ends: bool) {
         if let Some(attached) = self.0.as_deref_mut() {
-            attached.in_answer += u64::from(bytes);
+            attached.in_response += u64::from(bytes);
             if ends {
                 attached.answered.0 += 1;
-                attached.answered.1 += core::mem::take(&mut attached.in_answer);
+                attached.answered.1 += core::mem::take(&mut attached.in_response);
             }
         }
     }
@@ -180,7 +180,7 @@ impl OpCounters {
     pub(crate) fn fail_response(&mut self) {
         if let Some(attached) = self.0.as_deref_mut() {
             attached.answered.0 = attached.answered.0.saturating_sub(1);
-            attached.in_answer = 0;
+            attached.in_response = 0;
             if let Some(counter) = attached.of(CountedOps::REMOTE_RDMA_READ) {
                 counter.add_failed();
             }

@@ -137,10 +137,11 @@ pub(crate) struct Alternate {
 #[derive(Clone, Debug)]
 pub(crate) struct SessionTag {
     pub(crate) id: u32,
-    /// Request fields: access key of the target, QP number of the initiator, and its lane.
+    /// Request fields: access key of the target, QP number of the initiator, and its stream
+    /// channel.
     pub(crate) key: u64,
     pub(crate) dci: Qpn,
-    pub(crate) lane: u8,
+    pub(crate) stream_channel: u8,
     /// PSN of the first packet, until it is acknowledged.
     pub(crate) start: Option<Psn>,
 }
@@ -159,7 +160,7 @@ impl SessionTag {
             key: self.key,
             start: self.start == Some(head.bth.psn),
             pmtu: pmtu.code(),
-            lane: self.lane,
+            stream_channel: self.stream_channel,
             dci: self.dci,
             session: self.id,
         };

@@ -118,12 +118,12 @@ impl RateLimit {
     /// Returns the bytes that may be sent now, or 0.
     pub(crate) fn budget(&mut self, now: Time) -> usize {
         self.advance(now);
-        let room_ns = now.plus_ns(BURST_NS).ns_since(self.free_at.max(now));
+        let space_ns = now.plus_ns(BURST_NS).ns_since(self.free_at.max(now));
         let late = self.free_at > now.plus_ns(BURST_NS);
-        if late || room_ns == 0 {
+        if late || space_ns == 0 {
             return 0;
         }
-        let bytes = u128::from(room_ns) * u128::from(self.bps()) / (8 * NS_PER_S);
+        let bytes = u128::from(space_ns) * u128::from(self.bps()) / (8 * NS_PER_S);
         usize::try_from(bytes).unwrap_or(usize::MAX).max(1)
     }
 

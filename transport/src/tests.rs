@@ -16,7 +16,7 @@ mod migration;
 mod modify;
 mod op_count;
 mod order;
-mod partial_run;
+mod partial_batch;
 mod raw;
 mod refusals;
 mod responder;

@@ -1,4 +1,4 @@
-//! The caller's transmit buffer: one run of equal segments, ready for segmentation offload.
+//! The caller's transmit buffer: one batch of equal segments, ready for segmentation offload.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -82,7 +82,7 @@ pub(crate) const fn segment_len(ext: &[u8], payload_len: usize) -> usize {
 /// Location of a payload in registered memory.
 ///
 /// Key, rights and range have been checked. The memory itself may still become unreadable
-/// ([`Qp::recover_partial_run`](crate::Qp::recover_partial_run)).
+/// ([`Qp::recover_partial_batch`](crate::Qp::recover_partial_batch)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Payload of a request: a local buffer.
@@ -153,10 +153,10 @@ impl Deferred {
     }
 }
 
-/// A run of UDP payloads for one destination.
+/// A batch of UDP payloads for one destination.
 ///
 /// All segments have [`TxBuffer::segment_len`] bytes except the last, which may be shorter, so that
-/// one segmented send can transmit the run. Each ends in 4 bytes that the caller fills with the
+/// one segmented send can transmit the batch. Each ends in 4 bytes that the caller fills with the
 /// ICRC.
 ///
 /// The copy of long payloads may be deferred to the caller, which can compute the ICRC while
@@ -203,7 +203,7 @@ impl TxBuffer {
         self.max_bytes
     }
 
-    /// Limits the run to `max_bytes` bytes from now on, except for a first segment. Returns the
+    /// Limits the batch to `max_bytes` bytes from now on, except for a first segment. Returns the
     /// previous limit.
     pub(crate) fn limit(&mut self, max_bytes: usize) -> usize {
         let before = self.max_bytes;
@@ -226,7 +226,7 @@ impl TxBuffer {
         self.route = RouteTag::OWN;
     }
 
-    /// Returns the route of the run.
+    /// Returns the route of the batch.
     #[inline]
     #[must_use]
     pub const fn route(&self) -> RouteTag {
@@ -238,7 +238,7 @@ impl TxBuffer {
         self.segments == 0 || self.route == route
     }
 
-    /// Sets the route of the run.
+    /// Sets the route of the batch.
     pub(crate) const fn set_route(&mut self, route: RouteTag) {
         self.route = route;
     }
@@ -284,20 +284,20 @@ impl TxBuffer {
         }
     }
 
-    /// Returns the places of the deferred payloads in order, each with its source. A caller that
+    /// Returns the buffers of the deferred payloads in order, each with its source. A caller that
     /// fills all of them then calls [`TxBuffer::note_filled`].
-    pub fn deferred_places(&mut self) -> Vec<(Source, &mut [u8])> {
+    pub fn deferred_mut(&mut self) -> Vec<(Source, &mut [u8])> {
         let mut rest = &mut self.bytes[..self.used];
         let mut before = 0;
-        let mut places = Vec::with_capacity(self.deferred.len());
+        let mut buffers = Vec::with_capacity(self.deferred.len());
         for deferred in &self.deferred {
             let range = deferred.range();
             let (_, behind) = rest.split_at_mut(range.start - before);
-            let (place, behind) = behind.split_at_mut(range.len());
-            places.push((deferred.source, place));
+            let (buffer, behind) = behind.split_at_mut(range.len());
+            buffers.push((deferred.source, buffer));
             (rest, before) = (behind, range.end);
         }
-        places
+        buffers
     }
 
     /// Notes that all payloads have been filled in: none is deferred any more.
@@ -328,12 +328,12 @@ impl TxBuffer {
         self.segments
     }
 
-    /// Sets the largest number of segments of a run. 1 is without segmentation offload.
+    /// Sets the largest number of segments of a batch. 1 is without segmentation offload.
     pub const fn set_max_segments(&mut self, max_segments: usize) {
         self.max_segments = max_segments;
     }
 
-    /// Sets whether a shorter segment, which would end the run, is refused.
+    /// Sets whether a shorter segment, which would end the batch, is refused.
     pub(crate) const fn stay_open(&mut self, stay: bool) {
         self.stays_open = stay;
     }
@@ -351,9 +351,9 @@ impl TxBuffer {
     }
 
     /// Returns how many segments of `len` bytes (ICRC included) can be appended without ending the
-    /// run.
+    /// batch.
     #[inline]
-    pub(crate) fn room(&self, len: usize) -> usize {
+    pub(crate) fn space(&self, len: usize) -> usize {
         if self.segments > 0 && (self.closed || len != self.segment_len) {
             return 0;
         }
@@ -429,7 +429,7 @@ impl TxBuffer {
     ///
     /// The caller has checked [`TxBuffer::room`]. The payloads follow `first` in memory, each of
     /// the same length, and access to them has been checked.
-    pub(crate) fn push_deferred_run(
+    pub(crate) fn push_deferred_batch(
         &mut self,
         head: &Head,
         first: Source,
@@ -491,7 +491,7 @@ mod tests {
         })
     }
 
-    /// Checks that a run equals its packets appended one by one, extension headers included.
+    /// Checks that a batch equals its packets appended one by one, extension headers included.
     #[test]
     fn a_run_repeats_all_headers() {
         let opcode = Opcode::of(Service::Xrc, Operation::SendMiddle).unwrap();
@@ -501,17 +501,17 @@ mod tests {
             srqn: 0x0a_0b0c,
         };
         for headers in 0..2 {
-            let mut run = TxBuffer::new(4096, 8);
-            run.push_deferred_run(&head, source(0), COUNT, |_, _| {});
+            let mut batch = TxBuffer::new(4096, 8);
+            batch.push_deferred_batch(&head, source(0), COUNT, |_, _| {});
             let mut single = TxBuffer::new(4096, 8);
             for index in 0..COUNT {
                 let mut head = head;
                 head.bth.psn = head.bth.psn.add(index);
                 single.push_deferred(&head, source(index));
             }
-            assert!(run.bytes() == single.bytes(), "{headers}");
-            assert_eq!(run.deferred(), single.deferred(), "{headers}");
-            assert_eq!(run.segment_len(), single.segment_len(), "{headers}");
+            assert!(batch.bytes() == single.bytes(), "{headers}");
+            assert_eq!(batch.deferred(), single.deferred(), "{headers}");
+            assert_eq!(batch.segment_len(), single.segment_len(), "{headers}");
             head.push(&srq.to_bytes());
         }
     }

@@ -450,7 +450,7 @@ impl LocalData {
             dst.copy_from_slice(src);
             return Ok(());
         }
-        for_each_piece(self.sges(), offset, dst.len(), |sge_addr, lkey, range| {
+        for_each_sge(self.sges(), offset, dst.len(), |sge_addr, lkey, range| {
             mem.read_local(who, lkey, sge_addr, &mut dst[range])
         })
     }
@@ -476,7 +476,7 @@ impl LocalData {
         offset: u32,
         src: &[u8],
     ) -> Result<(), AccessError> {
-        for_each_piece(self.sges(), offset, src.len(), |sge_addr, lkey, range| {
+        for_each_sge(self.sges(), offset, src.len(), |sge_addr, lkey, range| {
             mem.write_local(who, lkey, sge_addr, &src[range])
         })
     }
@@ -491,9 +491,9 @@ pub(crate) fn total_len(sges: &[Sge]) -> u64 {
     }
 }
 
-/// Calls `f(address, lkey, range of the caller's buffer)` for each piece of the scatter/gather
+/// Calls `f(address, lkey, range of the caller's buffer)` for each entry of the scatter/gather
 /// list that covers `len` bytes from message offset `offset`.
-fn for_each_piece(
+fn for_each_sge(
     sges: &[Sge],
     offset: u32,
     len: usize,

@@ -27,7 +27,7 @@ impl Mtu {
         Self::Mtu4096,
     ];
 
-    /// Bytes of headers that an Ethernet MTU must leave room for: GRH 40, UDP 8, BTH 12, XRCETH 4,
+    /// Bytes of headers that an Ethernet MTU must leave space for: GRH 40, UDP 8, BTH 12, XRCETH 4,
     /// AtomicETH 28, ICRC 4.
     //= MTU-02
     pub const OVERHEAD_BYTES: u32 = 40 + 8 + 12 + 4 + 28 + 4;
@@ -64,8 +64,8 @@ impl Mtu {
     #[must_use]
     pub fn largest_for_netdev(mtu_bytes: u32) -> Option<Self> {
         //= MTU-02
-        let room = mtu_bytes.checked_sub(Self::OVERHEAD_BYTES)?;
-        Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
+        let space = mtu_bytes.checked_sub(Self::OVERHEAD_BYTES)?;
+        Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= space)
     }
 }
 

@@ -79,8 +79,8 @@ impl fmt::Display for Headers {
             if dc.start {
                 write!(f, " START mtu={}", dc.pmtu)?;
             }
-            if dc.lane != 0 {
-                write!(f, " lane={}", dc.lane)?;
+            if dc.stream_channel != 0 {
+                write!(f, " stream_channel={}", dc.stream_channel)?;
             }
         }
         if let Some(dc) = self.dcreth {

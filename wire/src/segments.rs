@@ -1,10 +1,10 @@
 //! Cuts a datagram into the packets that were sent as one.
 //!
-//! A sender hands Linux a run of packets as one long datagram (`UDP_SEGMENT`). The NIC cuts it, but
-//! interfaces like `lo` and veth do not. A receiver's GRO joins packets again. tcpdump sees the
+//! A sender hands Linux a batch of packets as one long datagram (`UDP_SEGMENT`). The NIC cuts it,
+//! but interfaces like `lo` and veth do not. A receiver's GRO joins packets again. tcpdump sees the
 //! long datagram, whose last four bytes are the ICRC of the last packet only.
 //!
-//! All packets of a run have the same length, except that the last may be shorter. That length
+//! All packets of a batch have the same length, except that the last may be shorter. That length
 //! follows from the operation code of a packet that fills the path MTU. Otherwise it is the one
 //! with which the ICRC of the first packet is right.
 
@@ -122,7 +122,7 @@ impl<'a> Iterator for Segments<'a> {
             ip_id: self.next_id,
             icrc_is_right: false,
         };
-        // Linux numbers the packets of a run. Those that GRO has joined may have any numbers.
+        // Linux numbers the packets of a batch. Those that GRO has joined may have any numbers.
         if let Some((covered, icrc)) = udp_payload.split_last_chunk::<ICRC_LEN>()
             && let IcrcCheck::Ok { ip_id } = self.flow.check(self.next_id, covered, *icrc)
         {

@@ -196,9 +196,11 @@ impl<'b> Conn<'b> {
     ///
     /// # Errors
     /// Skips the case if the peer cannot.
-    pub fn indirect(&self, pieces: &[Buffer], rights: Rights) -> CaseResult<Rkey> {
-        let rkey = self.link.qp.indirect(pieces, rights).map_err(skip)?;
-        self.note(&format!("peer has an indirect key, {rkey}, of {pieces:?}"));
+    pub fn indirect(&self, segments: &[Buffer], rights: Rights) -> CaseResult<Rkey> {
+        let rkey = self.link.qp.indirect(segments, rights).map_err(skip)?;
+        self.note(&format!(
+            "peer has an indirect key, {rkey}, of {segments:?}"
+        ));
         Ok(rkey)
     }
 

@@ -38,7 +38,7 @@ impl Conn<'_> {
                         key: DC_KEY,
                         start: index == 0,
                         pmtu: 1,
-                        lane: 0,
+                        stream_channel: 0,
                         dci: self.rig_qpn(),
                         session: u32::MAX,
                     });

@@ -103,7 +103,11 @@ fn session_of(conn: &Conn<'_>, packet: &Received) -> CaseResult<DcEth> {
     equal(packet.headers.bth.opcode.service(), Service::Dc, "service")?;
     equal(eth.key, DC_KEY, "access key")?;
     equal(eth.dci, conn.qp().qpn(), "number of the initiator")?;
-    equal((eth.pmtu, eth.lane), (1, 0), "path MTU and lane")?;
+    equal(
+        (eth.pmtu, eth.stream_channel),
+        (1, 0),
+        "path MTU and stream channel",
+    )?;
     Ok(eth)
 }
 

@@ -35,8 +35,8 @@ pub(super) const CASES: &[Case] = &[
             masked(c, 0, 4096, 3, &[0; 16])
         })
     }),
-    Case::responder("UMR-24", "a-write-that-crosses-pieces", crossing),
-    Case::responder("UMR-24", "a-read-that-crosses-pieces", reading),
+    Case::responder("UMR-24", "a-write-that-crosses-segments", crossing),
+    Case::responder("UMR-24", "a-read-that-crosses-segments", reading),
     Case::responder("UMR-24", "beyond-the-end-of-an-indirect-key", |b| {
         no_access(b, Rights::ALL, |c, key| write(c, key, 596, &[1; 8]))
     }),
@@ -198,8 +198,8 @@ fn masked_refused(
     conn.expect_state(State::Err)
 }
 
-/// Three pieces of 200 bytes, not in the order of memory.
-const PIECES: [Buffer; 3] = [
+/// Three segments of 200 bytes, not in the order of memory.
+const SEGMENTS: [Buffer; 3] = [
     Buffer::new(2000, 200),
     Buffer::new(0, 200),
     Buffer::new(1000, 200),
@@ -207,7 +207,7 @@ const PIECES: [Buffer; 3] = [
 
 fn connect<'b>(bench: &'b Bench<'_>, rights: Rights) -> CaseResult<(Conn<'b>, Rkey)> {
     let conn = bench.connect(QpSpec::default())?;
-    let key = conn.indirect(&PIECES, rights)?;
+    let key = conn.indirect(&SEGMENTS, rights)?;
     Ok((conn, key))
 }
 
@@ -236,7 +236,7 @@ fn crossing(bench: &Bench<'_>) -> CaseResult {
     conn.expect_memory(2000, &[&[0; 50], &data[..150]].concat())?;
     conn.expect_memory(0, &data[150..350])?;
     conn.expect_memory(1000, &[&data[350..], &[0; 50]].concat())?;
-    // The memory between the pieces is unchanged.
+    // The memory between the segments is unchanged.
     conn.expect_memory(200, &[0; 800])?;
     conn.expect_memory(1200, &[0; 800])
 }
@@ -245,8 +245,8 @@ fn crossing(bench: &Bench<'_>) -> CaseResult {
 fn reading(bench: &Bench<'_>) -> CaseResult {
     let (conn, key) = connect(bench, Rights::ALL)?;
     let data = pattern(600);
-    for (piece, part) in PIECES.iter().zip(data.chunks(200)) {
-        conn.qp().write_memory(0, piece.offset, part);
+    for (segment, part) in SEGMENTS.iter().zip(data.chunks(200)) {
+        conn.qp().write_memory(0, segment.offset, part);
     }
     conn.send(
         &conn

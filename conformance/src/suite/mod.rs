@@ -122,7 +122,7 @@ pub fn all() -> Vec<Case> {
     AREAS.iter().flat_map(|area| area.cases).copied().collect()
 }
 
-/// Returns distinct bytes, so that a misplaced piece is noticed.
+/// Returns distinct bytes, so that a misplaced segment is noticed.
 fn pattern(len: usize) -> Vec<u8> {
     (1..=251).cycle().take(len).collect()
 }

@@ -517,7 +517,7 @@ impl CmId {
             let began = core.cm.disconnect(now, conn, &[]);
             // In any other state the connection has ended already, or is ending.
             if began.is_err() {
-                let _ = core.cm.answer_disconnect(now, conn, &[]);
+                let _ = core.cm.reply_to_disconnect(now, conn, &[]);
             }
             Ok(())
         })

@@ -33,7 +33,7 @@ fn source_of(private_data: &[u8], is_ib: bool, route: CmRoute) -> Option<SocketA
 }
 
 /// Returns the message about a peer that does not answer.
-fn no_answer(peer: SocketAddr, left_ns: u64) -> Notice {
+fn no_reply(peer: SocketAddr, left_ns: u64) -> Notice {
     let (ip, port) = (peer.ip(), peer.port());
     let seconds = left_ns.div_ceil(1_000_000_000);
     Notice {
@@ -109,7 +109,7 @@ impl CmCore {
         let key = self.by_conn.get(&id);
         let peer = key.and_then(|key| self.ids.get(key)?.dst);
         if let Some(peer) = peer {
-            notice::say(&no_answer(peer, left_ns));
+            notice::say(&no_reply(peer, left_ns));
         }
     }
 
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_answer_is_named_with_the_time_left() {
-        let notice = no_answer("192.0.2.7:7174".parse().unwrap(), 64_000_000_001);
+        let notice = no_reply("192.0.2.7:7174".parse().unwrap(), 64_000_000_001);
         assert_eq!(notice.call, "rdma_connect");
         for part in ["192.0.2.7 does not answer", "port 7174", "65 s"] {
             assert!(notice.what.contains(part), "{notice:?}");

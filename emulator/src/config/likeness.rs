@@ -245,8 +245,8 @@ impl Likeness {
                 };
                 let data = (MLX5_INLINE_HEADER + inline).next_multiple_of(SGE_LEN);
                 let entry = header + data.max(sge * SGE_LEN);
-                let room = entry.next_multiple_of(MLX5_BLOCK) - header - MLX5_INLINE_HEADER;
-                cap.max_inline_data = room.min(limits::MAX_INLINE_DATA).max(inline);
+                let space = entry.next_multiple_of(MLX5_BLOCK) - header - MLX5_INLINE_HEADER;
+                cap.max_inline_data = space.min(limits::MAX_INLINE_DATA).max(inline);
             }
         }
         cap

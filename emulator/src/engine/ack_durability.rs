@@ -61,7 +61,7 @@ impl EngineInner {
         core.tx.journal_slot.is_some()
     }
 
-    /// Records a pending ACK that may be among the packets that there was no room for.
+    /// Records a pending ACK that may be among the packets that there was no space for.
     #[cold]
     pub(super) fn record_unsent_ack(&self, core: &mut QpCore, unacknowledged: Option<(Psn, Msn)>) {
         if let Some(unacknowledged) = unacknowledged

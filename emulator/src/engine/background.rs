@@ -172,11 +172,11 @@ impl EngineInner {
                 ns = ns.min(DELAYED_ACK_NS);
             }
             let timeout = Some(Duration::from_nanos(ns));
-            // Peers announce room here if this thread has requested it.
-            let for_room = self.service_queue.count(ServiceReason::TxBlocked) > 0;
+            // Peers announce space here if this thread has requested it.
+            let for_space = self.service_queue.count(ServiceReason::TxBlocked) > 0;
             return WaitSet {
                 wake,
-                peers: for_room.then(|| Arc::clone(&self.peer_wake_fd)),
+                peers: for_space.then(|| Arc::clone(&self.peer_wake_fd)),
                 endpoints: Vec::new(),
                 frames: Vec::new(),
                 control,

@@ -309,7 +309,7 @@ impl EngineInner {
         }
         self.serve(ServiceContext::IdlePoll(0));
         if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
-            // The peers announce room.
+            // The peers announce space.
             self.retry_backlogs(Caller::Background);
         }
         // The background thread need not wake for this.
@@ -362,7 +362,7 @@ mod tests {
     /// Sends to `a` and returns when the descriptor of its channel is readable. Returns true if the
     /// packet has made it so, and not an event.
     fn send_until_readable(a: &Side, b: &Side) -> bool {
-        a.qp.recv_queue().push(7, &[a.sge(0, 8)]).expect("room");
+        a.qp.recv_queue().push(7, &[a.sge(0, 8)]).expect("space");
         a.cq.req_notify(false).expect("a channel");
         b.send(1, SendOp::Send { imm: None }, &[b.sge(0, 8)]);
         let begin = Instant::now();

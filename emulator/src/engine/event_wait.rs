@@ -281,7 +281,7 @@ mod tests {
 
     fn post_receive(side: &Side) {
         let sges = [side.sge(0, 8)];
-        side.qp.recv_queue().push(7, &sges).expect("room");
+        side.qp.recv_queue().push(7, &sges).expect("space");
     }
 
     fn send(side: &Side) {

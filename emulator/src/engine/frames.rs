@@ -94,7 +94,7 @@ impl EngineInner {
             let sent = self.frames.send(&raw.port, &mut outgoing, now, count);
             let count = outgoing.count();
             match sent {
-                Sent::NoRoom => {
+                Sent::NoMemory => {
                     return self.enqueue(
                         inner.qp_num(),
                         core,

@@ -8,7 +8,7 @@ use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
 use super::dispatch::{Dispatch, Disposition, Origin};
-use super::transmit::Run;
+use super::transmit::Batch;
 use crate::link::packet_hooks::{
     DelayedRx, DelayedTx, ECN_CE, Ingress, PacketInfo, RxVerdict, TxVerdict,
 };
@@ -36,14 +36,15 @@ impl Origin for Ingress {
 pub(super) type OwnedTxRoute = (Arc<LocalEndpoint>, TxRoute);
 
 impl EngineInner {
-    /// Sends a complete and sealed run through the packet hooks. Returns false if there is no room.
+    /// Sends a complete and sealed batch through the packet hooks. Returns false if there is no
+    /// space.
     #[cold]
     pub(super) fn send_hooked(
         &self,
         endpoint: &Arc<LocalEndpoint>,
         tx_route: &TxRoute,
         first_shm_send: &mut bool,
-        run: Run<'_>,
+        batch: Batch<'_>,
         caller: Caller,
     ) -> bool {
         let shared = tx_route.live_shm_link().is_some();
@@ -58,15 +59,17 @@ impl EngineInner {
             tx_route.traffic_class |= if is_marked { ECN_CE } else { 0 };
             (Arc::clone(endpoint), tx_route)
         };
-        let segments = Segments::new(run.bytes, run.segment_len);
+        let segments = Segments::new(batch.bytes, batch.segment_len);
         let mut sent = true;
-        match self
-            .hooks
-            .on_tx(self.now(), packet_info, (segments, run.remark), owned_route)
-        {
-            TxVerdict::Pass => sent = self.put(endpoint, tx_route, first_shm_send, run, caller),
+        match self.hooks.on_tx(
+            self.now(),
+            packet_info,
+            (segments, batch.remark),
+            owned_route,
+        ) {
+            TxVerdict::Pass => sent = self.put(endpoint, tx_route, first_shm_send, batch, caller),
             TxVerdict::Modified(delayed_tx) => {
-                self.send_delayed(&delayed_tx, first_shm_send, run.unpublished, caller)
+                self.send_delayed(&delayed_tx, first_shm_send, batch.unpublished, caller)
             }
             TxVerdict::Delayed(due) => {
                 self.service_queue.wake_thread_by(due);
@@ -80,19 +83,19 @@ impl EngineInner {
         sent
     }
 
-    /// Sends a complete and sealed packet that belongs to no QP. It is lost if there is no room.
+    /// Sends a complete and sealed packet that belongs to no QP. It is lost if there is no space.
     pub(crate) fn send_datagram(
         &self,
         endpoint: &Arc<LocalEndpoint>,
         tx_route: &TxRoute,
         bytes: &[u8],
     ) {
-        let run = Run::single(bytes, false);
+        let batch = Batch::single(bytes, false);
         let caller = Caller::Application;
         if self.hooks.is_active() {
-            self.send_hooked(endpoint, tx_route, &mut false, run, caller);
+            self.send_hooked(endpoint, tx_route, &mut false, batch, caller);
         } else {
-            self.put(endpoint, tx_route, &mut false, run, caller);
+            self.put(endpoint, tx_route, &mut false, batch, caller);
         }
     }
 
@@ -112,9 +115,9 @@ impl EngineInner {
     ) {
         let (endpoint, tx_route) = &delayed_tx.tx_route;
         for _ in 0..delayed_tx.copies {
-            // Without room the packet is lost.
-            let run = Run::single(&delayed_tx.bytes, unpublished);
-            self.put(endpoint, tx_route, first_shm_send, run, caller);
+            // Without space the packet is lost.
+            let batch = Batch::single(&delayed_tx.bytes, unpublished);
+            self.put(endpoint, tx_route, first_shm_send, batch, caller);
         }
     }
 

@@ -151,8 +151,8 @@ impl EngineInner {
         received
     }
 
-    /// Makes the peers announce room for blocked packets. Limits the sleep too, because not every
-    /// link can announce room.
+    /// Makes the peers announce space for blocked packets. Limits the sleep too, because not every
+    /// link can announce space.
     fn limit_of_sleep(&self, limit_ns: u64) -> u64 {
         let mut limit_ns = limit_ns;
         if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
@@ -235,7 +235,7 @@ mod tests {
 
     fn post_receive(side: &Side) {
         let sges = [side.sge(0, 8)];
-        side.qp.recv_queue().push(7, &sges).expect("room");
+        side.qp.recv_queue().push(7, &sges).expect("space");
     }
 
     fn send(side: &Side) {

@@ -190,7 +190,7 @@ impl EngineInner {
     }
 
     /// Applies the rules for completions to the pending ones of a QP, of which the first `reserved`
-    /// have room. Returns true if they stay pending for now.
+    /// have space. Returns true if they stay pending for now.
     #[cold]
     pub(super) fn hold_completions(
         &self,

@@ -1,4 +1,4 @@
-//! CQs that had no room for a completion: all QPs that complete there go to ERR.
+//! CQs that had no space for a completion: all QPs that complete there go to ERR.
 //!
 //! The thread that loses a completion holds the lock of one of these QPs, and perhaps more, and
 //! must not take that of another. It therefore records the CQ, and the background thread does the
@@ -33,7 +33,7 @@ impl EngineInner {
             let now = self.now();
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
-                    // What the QP has received before is acknowledged, if there is room to report
+                    // What the QP has received before is acknowledged, if there is space to report
                     // it.
                     self.flush_outputs(
                         qp,

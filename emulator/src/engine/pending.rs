@@ -3,11 +3,11 @@
 //! | reason | a poll | an idle poll | the background thread |
 //! |---|---|---|---|
 //! | batched posts | sends them | | after 0.5 ms |
-//! | no room | tries again | | tries again, unless a poll has tried |
+//! | no space | tries again | | tries again, unless a poll has tried |
 //! | a delayed ACK | | sends it after 15 µs | after 0.25 ms |
 //! | a timer | | | when it is due |
 //!
-//! A poll comes from a thread that is awake anyway, and finds room as soon as there is some. Only
+//! A poll comes from a thread that is awake anyway, and finds space as soon as there is some. Only
 //! the background thread asks the peer of a shared memory link to wake it. A stream that is faster
 //! than its receiver is blocked most of the time, and waking a thread takes as long as copying many
 //! packets.
@@ -75,14 +75,14 @@ impl EngineInner {
         }
     }
 
-    /// Waits until the posts with completions to `cq` that found no room or no route are sent. The
-    /// wait is bounded, because a peer need not make room.
+    /// Waits until the posts with completions to `cq` that found no space or no route are sent. The
+    /// wait is bounded, because a peer need not make space.
     pub(crate) fn wait_for_posts(&self, cq: &Arc<CqInner>) {
         let until = self.now().plus_ns(POST_FLUSH_NS);
         // On a busy machine the background thread may be late.
         self.resolve_new_routes();
         let waits = |qp: &Arc<QpInner>| {
-            qp.completes_to(cq) && (qp.lock().tx.has_backlog() || qp.waits_for_room())
+            qp.completes_to(cq) && (qp.lock().tx.has_backlog() || qp.waits_for_space())
         };
         while self.qps.read().iter().any(waits) && self.now() < until {
             self.serve(ServiceContext::Poll);
@@ -137,7 +137,7 @@ impl EngineInner {
     pub(super) fn retry_backlogs(&self, caller: Caller) {
         self.visit_ready(ServiceReason::TxBlocked, |inner, core, mem| {
             self.resend_backlog(inner, core, mem, caller);
-            core.tx.has_backlog() || inner.waits_for_room()
+            core.tx.has_backlog() || inner.waits_for_space()
         });
     }
 
@@ -266,7 +266,7 @@ mod tests {
             if a.qp.inner().lock().qp.coalescer().has_batched_posts() {
                 return number;
             }
-            // No packet was in flight. Makes room for the next posts.
+            // No packet was in flight. Makes space for the next posts.
             while a.cq.poll_one().is_some() {}
         }
         panic!("each was acknowledged at once");

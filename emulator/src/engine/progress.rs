@@ -193,11 +193,11 @@ impl EngineInner {
         batch: &RxBatch<'_>,
         at_once: bool,
         caller: Caller,
-    ) -> Delivered {
+    ) -> RxOutcome {
         let local = endpoint.link.local();
         let is_allowed = self.peers.allow(batch.source.ip());
         if !is_allowed && self.refuse_all(endpoint, batch) {
-            return Delivered::default();
+            return RxOutcome::default();
         }
         let qps = self.qps.read();
         let now = self.now();
@@ -335,7 +335,7 @@ impl EngineInner {
         let (packets, bytes) = (dispatch.packets, dispatch.bytes);
         endpoint.count(|traffic| traffic.received(packets, bytes, false));
         self.count_traffic();
-        Delivered {
+        RxOutcome {
             packets,
             mid_message,
             completes,
@@ -434,7 +434,7 @@ struct ShmPoll {
 
 /// The outcome of a batch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Delivered {
+struct RxOutcome {
     /// Number of packets handed to QPs.
     packets: u64,
     /// The last packet was not the last one of its message.

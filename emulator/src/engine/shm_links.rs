@@ -21,11 +21,11 @@ use super::dispatch::{Dispatch, Disposition, Origin};
 use crate::broker::BrokerLink;
 use crate::config::LinkMode;
 use crate::link::packet_hooks::Ingress;
-use crate::link::shm::{self, ShmLink, ShmLinkOffer, ShmReceiver, ShmRun};
+use crate::link::shm::{self, ShmBatch, ShmLink, ShmLinkOffer, ShmReceiver};
 use crate::link::{Inbound, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
 use crate::steering::ProcessSlot;
-use crate::tuning::{FLUSH_BYTES, MAX_RUNS, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
+use crate::tuning::{FLUSH_BYTES, MAX_SHM_BATCHES, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
 use crate::xrc_shared::{Misrouted, source_of};
 
 impl EngineInner {
@@ -336,13 +336,13 @@ impl EngineInner {
         };
         let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
         let (mut unflushed_bytes, mut last) = (0, None);
-        receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
+        receiver.receive(MAX_SHM_BATCHES, after_udp, |batch: ShmBatch<'_>| {
             //= ENC-08
-            (meta.traffic_class, meta.hop_limit) = run.header();
-            for (index, segment) in run.segments().enumerate() {
+            (meta.traffic_class, meta.hop_limit) = batch.header();
+            for (index, segment) in batch.segments().enumerate() {
                 unflushed_bytes += segment.len();
                 if mem.takes_placements() {
-                    let rest = run.segments().skip(index);
+                    let rest = batch.segments().skip(index);
                     let packets = rest.map_while(Inbound::fast_path);
                     let accepts = |tx: &mut TxState| tx.accepts_shm(shm_link);
                     dispatch.place_ahead(&meta, packets, accepts, None);

@@ -14,14 +14,14 @@ use rocade_wire::Gid;
 use super::{EngineInner, failures};
 use crate::config::LinkMode;
 use crate::faults::HookPoint;
-use crate::link::shm::{Piece, Sending, ShmLink, ShmSent};
+use crate::link::shm::{Fragment, Sending, ShmLink, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN, Segments};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
     Caller, Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState,
     tx_route_for,
 };
-use crate::tuning::{LONG_ANSWER, LONG_RUN};
+use crate::tuning::{LONG_RESPONSE, LONG_TX_BATCH};
 
 const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport. For UDP the CRC is computed in the same
@@ -34,7 +34,7 @@ thread_local! {
 
 /// Complete segments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run<'a> {
+pub(crate) struct Batch<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) segment_len: usize,
     /// See [`ShmLink::send`].
@@ -43,7 +43,7 @@ pub(crate) struct Run<'a> {
     pub(crate) remark: &'a str,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Batch<'a> {
     fn of(buffer: &'a TxBuffer, unpublished: bool, remark: &'a str) -> Self {
         Self {
             bytes: buffer.bytes(),
@@ -53,7 +53,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Makes a run of one segment.
+    /// Makes a batch of one segment.
     pub(super) const fn single(bytes: &'a [u8], unpublished: bool) -> Self {
         Self {
             bytes,
@@ -89,8 +89,8 @@ impl EngineInner {
         let reserved = if wants {
             self.reserve(inner, core)
         } else {
-            // Nothing is acknowledged, so completions need no room yet.
-            core.held_room()
+            // Nothing is acknowledged, so completions need no space yet.
+            core.held_space()
         };
         // Before the application or the peer can see that a message is complete. If this process is
         // ended then, another process has to be able to continue.
@@ -109,13 +109,13 @@ impl EngineInner {
         }
     }
 
-    /// Reserves room in the CQs for the pending completions. Returns for how many.
+    /// Reserves space in the CQs for the pending completions. Returns for how many.
     fn reserve(&self, inner: &QpInner, core: &mut QpCore) -> usize {
         let total = core.qp.completions_waiting();
         if total == 0 {
             return 0;
         }
-        let before = core.held_room();
+        let before = core.held_space();
         let pending = core.qp.pending_completions();
         let reserved = before + inner.reserve(pending.get(before..).unwrap_or(&[]));
         if reserved < total {
@@ -124,7 +124,7 @@ impl EngineInner {
         reserved
     }
 
-    /// Reports completions, the first `reserved` of which have room, and events.
+    /// Reports completions, the first `reserved` of which have space, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         let is_watched = core.held.is_some() || self.triggers.await_any(HookPoint::Completion);
         let is_held = core.qp.completions_waiting() > 0
@@ -173,9 +173,9 @@ impl EngineInner {
             }
             return;
         }
-        let owed = core.qp.pending_ack();
+        let pending_ack = core.qp.pending_ack();
         if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, caller) {
-            self.record_unsent_ack(core, owed);
+            self.record_unsent_ack(core, pending_ack);
             return;
         }
         let mut acks = self.ack_placement(core, trigger);
@@ -212,12 +212,12 @@ impl EngineInner {
             }
         }
         if core.tx.backlog.is_some() {
-            self.record_unsent_ack(core, owed);
+            self.record_unsent_ack(core, pending_ack);
         }
         let QpCore { qp, tx, .. } = core;
         tx.record_pending_ack(qp);
         if is_unpublished && tx.backlog.is_none() {
-            tx.unpublished_ack = owed.map(|(psn, _)| psn);
+            tx.unpublished_ack = pending_ack.map(|(psn, _)| psn);
         }
         let acked = !is_unpublished && qp.acks_sent() != acks_before;
         let waiting = qp.lone_ack().or(tx.unpublished_ack);
@@ -241,9 +241,9 @@ impl EngineInner {
         let Some(ack) = qp.take_lone_ack() else {
             return false;
         };
-        let (piece, len) = (iter::once(Piece::Bytes(&ack)), ack.len());
+        let (fragment, len) = (iter::once(Fragment::Bytes(&ack)), ack.len());
         let sending = sending(tx_route, len, len, true, caller);
-        let sent = send_shared(shm_link, &mut tx.first_shm_send, piece, sending);
+        let sent = send_shared(shm_link, &mut tx.first_shm_send, fragment, sending);
         self.note_sent(inner, (1, len), true, caller);
         // No registered memory is read.
         if sent == Ok(false) {
@@ -259,7 +259,7 @@ impl EngineInner {
         true
     }
 
-    /// Counts a run of `segments` segments and `len` bytes.
+    /// Counts a batch of `segments` segments and `len` bytes.
     #[inline]
     pub(super) fn note_sent(
         &self,
@@ -298,7 +298,7 @@ impl EngineInner {
             }
             let tag = buffer.route();
             if tag != RouteTag::OWN {
-                self.find_answer(qp, tx, tag);
+                self.find_response_route(qp, tx, tag);
             }
             let is_ready = tx.is_ready(tag);
             let is_paced = !qp.is_reliable();
@@ -306,7 +306,7 @@ impl EngineInner {
             else {
                 // A response to a peer that is not allowed is dropped. All other routes are known
                 // as long as a datagram uses them.
-                debug_assert!(qp.answer_route(tag).is_some());
+                debug_assert!(qp.response_route(tag).is_some());
                 continue;
             };
             let shm_link = tx_route
@@ -319,7 +319,7 @@ impl EngineInner {
             let held = by_socket && is_paced && !endpoint.pacer.try_acquire(self.now(), len);
             let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
-            if acks == AckPlacement::AfterFirst || answered > LONG_ANSWER {
+            if acks == AckPlacement::AfterFirst || answered > LONG_RESPONSE {
                 acks = AckPlacement::First;
             }
             let fails = if counts_bytes {
@@ -334,9 +334,9 @@ impl EngineInner {
                 _ if !may_leave => seal(&mut tx_route.icrc, buffer, mem).map(|()| false),
                 _ if hooked => seal(&mut tx_route.icrc, buffer, mem).map(|()| {
                     let remark = fails.as_deref().unwrap_or_default();
-                    let run = Run::of(buffer, unpublished, remark);
+                    let batch = Batch::of(buffer, unpublished, remark);
                     let sent =
-                        self.send_hooked(endpoint, tx_route, &mut tx.first_shm_send, run, caller);
+                        self.send_hooked(endpoint, tx_route, &mut tx.first_shm_send, batch, caller);
                     tx.unpublished_ack.take_if(|_| !unpublished && sent);
                     sent
                 }),
@@ -344,8 +344,8 @@ impl EngineInner {
                 Some(shm_link) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
                     let sending = sending(tx_route, len, segment_len, unpublished, caller);
-                    let pieces = pieces(buffer, mem);
-                    let sent = send_shared(shm_link, &mut tx.first_shm_send, pieces, sending);
+                    let fragments = fragments(buffer, mem);
+                    let sent = send_shared(shm_link, &mut tx.first_shm_send, fragments, sending);
                     tx.unpublished_ack
                         .take_if(|_| !unpublished && sent == Ok(true));
                     sent
@@ -360,7 +360,7 @@ impl EngineInner {
             };
             let Ok(sent) = sent else {
                 let via = (&**endpoint, tx_route, &mut tx.first_shm_send, caller);
-                self.recover_partial_run(inner, qp, via, mem, now, buffer);
+                self.recover_partial_batch(inner, qp, via, mem, now, buffer);
                 continue;
             };
             qp.count_answered_reads();
@@ -382,19 +382,19 @@ impl EngineInner {
             if !qp.has_work_to_send(acks) {
                 return;
             }
-            if buffer.bytes().len() >= LONG_RUN {
+            if buffer.bytes().len() >= LONG_TX_BATCH {
                 now = self.now();
             }
         }
     }
 
     /// Resolves the route of a DC target's response if it is not known yet.
-    fn find_answer(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
+    fn find_response_route(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
         let Some((endpoint, av)) = tx.unknown_response(tag) else {
             return;
         };
         let Some(answer) = qp
-            .answer_route(tag)
+            .response_route(tag)
             .filter(|to| self.peers().allow(to.remote))
         else {
             return;
@@ -409,10 +409,10 @@ impl EngineInner {
         }
     }
 
-    /// Sends the rest of a run after registered memory that was to be sent has vanished. Packets
-    /// without room are lost.
+    /// Sends the rest of a batch after registered memory that was to be sent has vanished. Packets
+    /// without space are lost.
     #[cold]
-    fn recover_partial_run(
+    fn recover_partial_batch(
         &self,
         inner: &QpInner,
         qp: &mut Qp,
@@ -431,7 +431,7 @@ impl EngineInner {
                 .copy(place)
                 .map_err(AccessError::from)
         };
-        qp.recover_partial_run(now, buffer, read, |segment| {
+        qp.recover_partial_batch(now, buffer, read, |segment| {
             let traffic = &inner.hca().traffic;
             traffic.sent(1, segment.len(), tx_route.shm_link.is_some());
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
@@ -441,13 +441,13 @@ impl EngineInner {
                 endpoint,
                 tx_route,
                 first_shm_send,
-                Run::single(segment, false),
+                Batch::single(segment, false),
                 caller,
             );
         });
     }
 
-    /// Sends the blocked run. Returns false if there is still no room.
+    /// Sends the blocked batch. Returns false if there is still no space.
     #[cold]
     fn send_backlog(&self, tx: &mut TxState, caller: Caller) -> bool {
         let waits = |backlog: &TxBacklog| !tx.is_ready(backlog.route);
@@ -458,18 +458,19 @@ impl EngineInner {
             && let Some((endpoint, tx_route)) =
                 tx_route_for(&mut tx.route, &mut tx.peer_routes, backlog.route)
         {
-            let run = Run {
+            let batch = Batch {
                 bytes: &backlog.bytes,
                 segment_len: backlog.segment_len,
                 unpublished: false,
                 remark: "",
             };
-            // A run for a shared memory link that has ended is lost.
+            // A batch for a shared memory link that has ended is lost.
             let lost = !backlog.sealed && tx_route.live_shm_link().is_none();
             let held = backlog.is_paced
                 && tx_route.live_shm_link().is_none()
-                && !endpoint.pacer.try_acquire(self.now(), run.bytes.len());
-            if held || !lost && !self.put(endpoint, tx_route, &mut tx.first_shm_send, run, caller) {
+                && !endpoint.pacer.try_acquire(self.now(), batch.bytes.len());
+            if held || !lost && !self.put(endpoint, tx_route, &mut tx.first_shm_send, batch, caller)
+            {
                 return false;
             }
             tx.backlog = None;
@@ -478,32 +479,32 @@ impl EngineInner {
     }
 
     /// Sends complete bytes, which have to be sealed for a socket. Returns false if there is no
-    /// room.
+    /// space.
     pub(super) fn put(
         &self,
         endpoint: &LocalEndpoint,
         tx_route: &TxRoute,
         first_shm_send: &mut bool,
-        run: Run<'_>,
+        batch: Batch<'_>,
         caller: Caller,
     ) -> bool {
         let Some(shm_link) = tx_route.live_shm_link() else {
-            return self.send(endpoint, tx_route, run.bytes, run.segment_len);
+            return self.send(endpoint, tx_route, batch.bytes, batch.segment_len);
         };
-        let pieces = iter::once(Piece::Bytes(run.bytes));
-        let (len, segment_len) = (run.bytes.len(), run.segment_len);
+        let fragments = iter::once(Fragment::Bytes(batch.bytes));
+        let (len, segment_len) = (batch.bytes.len(), batch.segment_len);
         // No registered memory is read.
-        let sending = sending(tx_route, len, segment_len, run.unpublished, caller);
-        send_shared(shm_link, first_shm_send, pieces, sending).unwrap_or(true)
+        let sending = sending(tx_route, len, segment_len, batch.unpublished, caller);
+        send_shared(shm_link, first_shm_send, fragments, sending).unwrap_or(true)
     }
 
-    /// Returns false if the socket has no room. Other failures count as packet loss, for the
+    /// Returns false if the socket has no space. Other failures count as packet loss, for the
     /// transport's retries.
     fn send(
         &self,
         endpoint: &LocalEndpoint,
         tx_route: &TxRoute,
-        run: &[u8],
+        batch: &[u8],
         segment_len: usize,
     ) -> bool {
         // Groups always use UDP.
@@ -515,7 +516,7 @@ impl EngineInner {
             tx_route.tx,
             tx_route.to,
             tx_route.traffic_class,
-            run,
+            batch,
             segment_len,
         );
         match sent {
@@ -535,7 +536,7 @@ impl EngineInner {
         }
     }
 
-    /// Tries again to send a blocked run, then continues.
+    /// Tries again to send a blocked batch, then continues.
     pub(super) fn resend_backlog(
         &self,
         inner: &QpInner,
@@ -555,7 +556,7 @@ impl EngineInner {
     }
 }
 
-/// Returns the parameters of a run through the shared memory link of a path.
+/// Returns the parameters of a batch through the shared memory link of a path.
 #[inline]
 fn sending(
     tx_route: &TxRoute,
@@ -575,20 +576,20 @@ fn sending(
     }
 }
 
-/// Sends a run through shared memory. Returns false if there is no room. `first_shm_send` as in
+/// Sends a batch through shared memory. Returns false if there is no space. `first_shm_send` as in
 /// [`TxState`].
 #[inline]
 fn send_shared<'a>(
     shm_link: &ShmLink,
     first_shm_send: &mut bool,
-    run: impl Iterator<Item = Piece<'a>>,
+    batch: impl Iterator<Item = Fragment<'a>>,
     sending: Sending,
 ) -> Result<bool, Fault> {
     let sending = Sending {
         after_udp: *first_shm_send,
         ..sending
     };
-    let sent = shm_link.send(run, sending);
+    let sent = shm_link.send(batch, sending);
     *first_shm_send &= matches!(sent, ShmSent::Full | ShmSent::Fault);
     match sent {
         ShmSent::Fault => Err(Fault),
@@ -609,8 +610,8 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Resu
         //= ICRC-08
         let crc = match deferred {
             Some(payload) => {
-                of_len.compute_filling(id, covered, payload.range(), |crc, head, room| {
-                    let sum = registered(memory, payload.source).copy_and_sum(crc, head, room);
+                of_len.compute_filling(id, covered, payload.range(), |crc, head, space| {
+                    let sum = registered(memory, payload.source).copy_and_sum(crc, head, space);
                     sum.unwrap_or_else(|fault| {
                         result = Err(fault);
                         0
@@ -630,7 +631,7 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Resu
 #[inline]
 fn fill_by_kernel(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     if memory.is_by_kernel() && !buffer.deferred().is_empty() {
-        memory.copy_all(buffer.deferred_places())?;
+        memory.copy_all(buffer.deferred_mut())?;
         buffer.note_filled();
     }
     Ok(())
@@ -648,21 +649,24 @@ fn fill(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     result
 }
 
-/// The pieces of a run in order, from the buffer and from registered memory.
-fn pieces<'a>(buffer: &'a TxBuffer, memory: &'a MemGuard<'_>) -> impl Iterator<Item = Piece<'a>> {
+/// The fragments of a batch in order, from the buffer and from registered memory.
+fn fragments<'a>(
+    buffer: &'a TxBuffer,
+    memory: &'a MemGuard<'_>,
+) -> impl Iterator<Item = Fragment<'a>> {
     let bytes = buffer.bytes();
     let mut at = 0;
     let deferred = buffer.deferred().iter().flat_map(move |deferred| {
         let before = &bytes[at..deferred.at];
         at = deferred.range().end;
         let payload = registered(memory, deferred.source);
-        [Piece::Bytes(before), Piece::Registered(payload)]
+        [Fragment::Bytes(before), Fragment::Registered(payload)]
     });
     let end = buffer
         .deferred()
         .last()
         .map_or(0, |deferred| deferred.range().end);
-    deferred.chain(iter::once(Piece::Bytes(&bytes[end..])))
+    deferred.chain(iter::once(Fragment::Bytes(&bytes[end..])))
 }
 
 fn registered<'a>(memory: &'a MemGuard<'_>, source: Source) -> Readable<'a> {

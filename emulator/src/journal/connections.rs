@@ -43,8 +43,8 @@ impl ConnectionJournal {
     /// Creates an empty journal, at most one per ACK journal. Returns `None` where the process may
     /// only create files of a few KiB.
     pub(crate) fn new(journal: Arc<AckJournal>) -> Option<Self> {
-        let has_room = journal.shared.words().len() * size_of::<u64>() >= CONNECTIONS_AT + LEN;
-        has_room.then(|| Self {
+        let has_space = journal.shared.words().len() * size_of::<u64>() >= CONNECTIONS_AT + LEN;
+        has_space.then(|| Self {
             journal,
             rows: BTreeMap::new(),
             free: Vec::new(),

@@ -85,7 +85,7 @@ impl Tunnel {
         Ok(Self { fd: socket.into() })
     }
 
-    /// Sends a run of segments, one datagram each.
+    /// Sends a batch of segments, one datagram each.
     ///
     /// # Errors
     /// Errors of sendmsg(2) for the first segment. Later segments that fail count as lost packets.
@@ -94,7 +94,7 @@ impl Tunnel {
         (source, port): (Ipv6Addr, u16),
         group: Ipv6Addr,
         (traffic_class, hop_limit): (u8, u8),
-        run: &[u8],
+        batch: &[u8],
         segment_len: usize,
     ) -> io::Result<()> {
         let to = SocketAddr::new(tunnel_group_of(group).into(), ROCE_PORT);
@@ -108,7 +108,7 @@ impl Tunnel {
         header[4..6].copy_from_slice(&port.to_be_bytes());
         header[8..24].copy_from_slice(&source.octets());
         header[24..].copy_from_slice(&group.octets());
-        for (index, segment) in run.chunks(segment_len.max(1)).enumerate() {
+        for (index, segment) in batch.chunks(segment_len.max(1)).enumerate() {
             let datagram = [&header, segment].concat();
             match sys::send(self.fd.as_fd(), &to, &datagram, options) {
                 Err(error) if index == 0 => return Err(error),

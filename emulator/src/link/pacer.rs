@@ -9,7 +9,7 @@ use rocade_transport::Time;
 
 /// Bytes per microsecond: 8 Gbit/s.
 const BYTES_PER_US: u64 = 1_000;
-/// Bytes added per run, because a receive buffer holds fewer bytes of short packets.
+/// Bytes added per batch, because a receive buffer holds fewer bytes of short packets.
 const PER_RUN_BYTES: u64 = 256;
 /// Most time that packets may leave ahead of the link speed.
 const BURST_NS: u64 = 200_000;
@@ -21,7 +21,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Reserves the link for a run of this many bytes. Returns false if the run has to wait.
+    /// Reserves the link for a batch of this many bytes. Returns false if the batch has to wait.
     pub(crate) fn try_acquire(&self, now: Time, bytes: usize) -> bool {
         let now = now.as_ns();
         let cost_ns = (bytes as u64 + PER_RUN_BYTES) * 1_000 / BYTES_PER_US;
@@ -43,18 +43,18 @@ mod tests {
     fn a_burst_leaves_at_once_and_the_rest_at_the_speed_of_the_port() {
         let pacer = Pacer::default();
         let at = |us: u64| Time::from_ns(us * 1_000);
-        const RUN: usize = 49_744;
+        const BATCH: usize = 49_744;
         let burst = (0..100)
-            .take_while(|_| pacer.try_acquire(at(1), RUN))
+            .take_while(|_| pacer.try_acquire(at(1), BATCH))
             .count();
         assert_eq!(burst, 5, "200 us ahead, and one more");
         let mut sent = 0;
         for us in 1..=1_001 {
-            sent += u64::from(pacer.try_acquire(at(us), RUN));
+            sent += u64::from(pacer.try_acquire(at(us), BATCH));
         }
-        assert_eq!(sent, 20, "a run each 50 us");
+        assert_eq!(sent, 20, "a batch each 50 us");
         assert!(
-            pacer.try_acquire(at(5_000), RUN),
+            pacer.try_acquire(at(5_000), BATCH),
             "time that was not used is over"
         );
     }

@@ -1,7 +1,7 @@
 //! Packet hooks between the engine and its links: capture and fault injection, in both directions.
 //!
 //! Without either, sending and receiving only test one flag. Fault rules apply to single packets,
-//! so runs have one segment then. The hooks decide and store. The caller sends and delivers.
+//! so batches have one segment then. The hooks decide and store. The caller sends and delivers.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -94,10 +94,10 @@ pub(crate) enum Ingress {
     Shm(Arc<ShmLink>),
 }
 
-/// The hooks' decision on a run to be sent.
+/// The hooks' decision on a batch to be sent.
 #[derive(Debug)]
 pub(crate) enum TxVerdict<W> {
-    /// Send the run unchanged.
+    /// Send the batch unchanged.
     Pass,
     /// Send this packet instead.
     Modified(DelayedTx<W>),
@@ -315,18 +315,18 @@ impl<W> PacketHooks<W> {
         both.into_iter().flatten().min()
     }
 
-    /// Captures a complete and sealed run that is to be sent now, and returns the decision on it.
+    /// Captures a complete and sealed batch that is to be sent now, and returns the decision on it.
     /// `tx_route` returns the route, with or without ECN mark. A remark that is not empty is a
     /// comment of the packets.
     pub(crate) fn on_tx(
         &self,
         now: Time,
         mut packet_info: PacketInfo,
-        (run, remark): (Segments<'_>, &str),
+        (batch, remark): (Segments<'_>, &str),
         tx_route: impl FnOnce(bool) -> W,
     ) -> TxVerdict<W> {
-        let only = run.clone().next().unwrap_or_default();
-        let effect = if self.has_faults() && run.len() == 1 {
+        let only = batch.clone().next().unwrap_or_default();
+        let effect = if self.has_faults() && batch.len() == 1 {
             let mut state = self.state.lock();
             state.decide(
                 &self.tally,
@@ -339,7 +339,7 @@ impl<W> PacketHooks<W> {
             Effect::NONE
         };
         if effect.is_none() {
-            for (id, segment) in (0..).zip(run) {
+            for (id, segment) in (0..).zip(batch) {
                 packet_info.udp = packet_info.udp.map(|(port, _)| (port, id));
                 self.record(now, PacketDirection::Tx, &packet_info, segment, remark);
             }

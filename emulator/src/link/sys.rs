@@ -19,7 +19,7 @@ const CONTROL_LEN: usize = 128;
 #[repr(C, align(8))]
 struct CmsgBuf([u8; CONTROL_LEN]);
 
-/// The result of [`receive`]: a datagram, or a run of datagrams merged by GRO.
+/// The result of [`receive`]: a datagram, or a batch of datagrams merged by GRO.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     /// Number of bytes in the buffer.
@@ -161,7 +161,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
     Ok(meta)
 }
 
-/// Sends one datagram, or a run of equal ones, from an unconnected socket without blocking.
+/// Sends one datagram, or a batch of equal ones, from an unconnected socket without blocking.
 ///
 /// # Errors
 /// Errors of sendto(2) and sendmsg(2). `WouldBlock` if the socket's buffer is full.
@@ -178,11 +178,11 @@ pub(crate) fn send(
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
     msg.msg_name = (&raw const name).cast_mut().cast();
     msg.msg_namelen = name_len;
-    let mut piece = libc::iovec {
+    let mut iov = libc::iovec {
         iov_base: data.as_ptr().cast_mut().cast(),
         iov_len: data.len(),
     };
-    msg.msg_iov = &raw mut piece;
+    msg.msg_iov = &raw mut iov;
     msg.msg_iovlen = 1;
 
     let mut writer = ControlWriter {

@@ -245,7 +245,7 @@ fn threads_do_not_cut_each_others_datagrams_while_a_habit_forms() {
 }
 
 #[test]
-fn pieces_get_the_icrc_of_identification_0() {
+fn segments_get_the_icrc_of_identification_0() {
     let (a, b) = (
         UdpLink::bind(own_address()).unwrap(),
         UdpLink::bind(own_address()).unwrap(),

@@ -415,7 +415,7 @@ impl UdpLink {
     }
 
     /// Sends `data` to port 4791 of `to`, without blocking. If `data` is longer than `segment_len`,
-    /// sends a run of datagrams of `segment_len` bytes (the last may be shorter) with IPv4
+    /// sends a batch of datagrams of `segment_len` bytes (the last may be shorter) with IPv4
     /// Identification 0, 1, 2, ….
     ///
     /// At most [`MAX_SEGMENTS`] and [`MAX_SEND_LEN`]. If the system refuses GSO, the segments are
@@ -462,7 +462,7 @@ impl UdpLink {
                 result => return result,
             }
         }
-        self.send_pieces(socket, &to, data, segment_len, options)
+        self.send_segments(socket, &to, data, segment_len, options)
     }
 
     /// Sends to a group through the multicast tunnel.
@@ -502,7 +502,7 @@ impl UdpLink {
                 let sent = send_all(fd, to, data, options);
                 drop(pinned);
                 if let (Ok(()), Some(at)) = (&sent, at) {
-                    default_segment.note_run(fd, data.len(), at);
+                    default_segment.note_batch(fd, data.len(), at);
                 }
                 return sent;
             }
@@ -523,9 +523,9 @@ impl UdpLink {
         send_all(fd, to, data, options)
     }
 
-    /// Sends a run of segments one by one.
+    /// Sends a batch of segments one by one.
     #[cold]
-    fn send_pieces(
+    fn send_segments(
         &self,
         socket: &SendSocket,
         to: &SocketAddr,
@@ -550,7 +550,7 @@ impl UdpLink {
                 }
                 Ok(()) => {}
                 Err(error) if index == 0 => return Err(error),
-                // The head of the run was sent. The rest counts as lost packets.
+                // The head of the batch was sent. The rest counts as lost packets.
                 Err(_) => break,
             }
         }
@@ -563,15 +563,15 @@ impl UdpLink {
             .map_or(0, |socket| socket.default_segment.segment_len())
     }
 
-    /// Returns true if the kernel segments runs (GSO), with Identification 0, 1, 2, …. False after
-    /// the system refused. Then send one segment per call, with Identification 0.
+    /// Returns true if the kernel segments batches (GSO), with Identification 0, 1, 2, …. False
+    /// after the system refused. Then send one segment per call, with Identification 0.
     #[inline]
     #[must_use]
     pub fn gso(&self) -> bool {
         self.gso.load(Ordering::Relaxed)
     }
 
-    /// Sets whether the kernel segments runs (GSO).
+    /// Sets whether the kernel segments batches (GSO).
     pub fn set_gso(&self, on: bool) {
         self.gso.store(on, Ordering::Relaxed);
     }

@@ -43,7 +43,7 @@ enum Object {
     Region { region: Region, windows: AtomicU32 },
     /// A memory window, which changes under traffic.
     Window(Box<RwLock<Window, rank::Window>>),
-    /// A key for pieces of other keys, which also changes under traffic.
+    /// A key for segments of other keys, which also changes under traffic.
     Indirect(Box<RwLock<Indirect, rank::Window>>),
     /// A null region: it accepts all writes and reads as zeros.
     Null(PdTag),
@@ -68,8 +68,8 @@ pub(crate) enum RemoveError {
 /// The keys and their objects.
 ///
 /// A key is random in all its bits, index and tag, so that it cannot be guessed. The low bits of
-/// the index determine the place of its entry: a new key is drawn until its place is free. More
-/// than half of the places are free, so that this takes at most two attempts on average, and a
+/// the index determine the slot of its entry: a new key is drawn until its slot is free. More
+/// than half of the slots are free, so that this takes at most two attempts on average, and a
 /// lookup needs only one.
 #[derive(Debug)]
 pub(crate) struct Regions {
@@ -82,8 +82,8 @@ pub(crate) struct Regions {
     retired: VecDeque<u32>,
 }
 
-/// Initial number of places.
-const FEWEST_PLACES: usize = 64;
+/// Initial number of slots.
+const FEWEST_SLOTS: usize = 64;
 /// Regions and windows.
 const MAX_KEYS: usize = MAX_MR as usize + MAX_MW as usize;
 /// Number of keys that are released before an index is reused.
@@ -113,7 +113,7 @@ pub(crate) struct MemGuard<'a> {
 impl MrTable {
     pub(crate) fn new() -> Self {
         let regions = Regions {
-            entries: places(FEWEST_PLACES),
+            entries: slots(FEWEST_SLOTS),
             count: 0,
             windows: 0,
             retired: VecDeque::new(),
@@ -164,13 +164,13 @@ impl MrTable {
         if regions.count >= MAX_KEYS {
             return None;
         }
-        regions.make_room();
+        regions.make_space();
         let key = regions.new_key(random::word);
         let object = object(key);
         regions.windows += usize::from(matches!(object, Object::Window(_)));
         regions.count += 1;
-        let place = regions.place(key);
-        regions.entries[place] = Some(KeyEntry { key, object });
+        let slot = regions.slot(key);
+        regions.entries[slot] = Some(KeyEntry { key, object });
         Some(key)
     }
 
@@ -253,8 +253,8 @@ impl MrTable {
     /// key names none. The region stays as it was.
     pub(crate) fn replace(&self, key: u32, with: Region) -> Result<(), RemoveError> {
         let mut regions = self.regions.write();
-        let place = regions.place(key);
-        match &mut regions.entries[place] {
+        let slot = regions.slot(key);
+        match &mut regions.entries[slot] {
             Some(KeyEntry {
                 key: found,
                 object: Object::Region { region, windows },
@@ -327,26 +327,26 @@ impl MemGuard<'_> {
 }
 
 impl Regions {
-    /// Keeps more than half of the places free. Keys in different places stay in different places,
-    /// because each place number grows by the next bit of the index.
-    fn make_room(&mut self) {
+    /// Keeps more than half of the slots free. Keys in different slots stay in different slots,
+    /// because each slot number grows by the next bit of the index.
+    fn make_space(&mut self) {
         if self.count * 2 < self.entries.len() {
             return;
         }
-        let twice = places(self.entries.len() * 2);
+        let twice = slots(self.entries.len() * 2);
         for entry in std::mem::replace(&mut self.entries, twice)
             .into_iter()
             .flatten()
         {
-            let place = self.place(entry.key);
-            self.entries[place] = Some(entry);
+            let slot = self.slot(entry.key);
+            self.entries[slot] = Some(entry);
         }
     }
 
     /// Removes a key.
     fn take(&mut self, key: u32) {
-        let place = self.place(key);
-        self.entries[place] = None;
+        let slot = self.slot(key);
+        self.entries[slot] = None;
         self.count -= 1;
         if self.retired.len() == RETIRED {
             self.retired.pop_front();
@@ -355,7 +355,7 @@ impl Regions {
     }
 
     /// Returns the first word of `random` that can be a key: unused, with an index that was not
-    /// released lately, and with a free place.
+    /// released lately, and with a free slot.
     fn new_key(&self, mut random: impl FnMut() -> u32) -> u32 {
         loop {
             let key = random();
@@ -363,7 +363,7 @@ impl Regions {
             let valid = index(key) != 0 && key != u32::MAX;
             //= KEY-03
             if valid
-                && self.entries[self.place(key)].is_none()
+                && self.entries[self.slot(key)].is_none()
                 && !self.retired.contains(&index(key))
             {
                 return key;
@@ -372,13 +372,13 @@ impl Regions {
     }
 
     #[inline]
-    const fn place(&self, key: u32) -> usize {
+    const fn slot(&self, key: u32) -> usize {
         index(key) as usize & (self.entries.len() - 1)
     }
 
     #[inline]
     fn at_place(&self, key: u32) -> Option<&KeyEntry> {
-        self.entries.get(self.place(key))?.as_ref()
+        self.entries.get(self.slot(key))?.as_ref()
     }
 
     //= KEY-02
@@ -500,7 +500,7 @@ impl Regions {
     }
 }
 
-fn places(count: usize) -> Vec<Option<KeyEntry>> {
+fn slots(count: usize) -> Vec<Option<KeyEntry>> {
     std::iter::repeat_with(|| None).take(count).collect()
 }
 
@@ -515,9 +515,9 @@ mod tests {
         let mut words = [wanted, instead].into_iter();
         let mut regions = table.regions.write();
         let key = regions.new_key(|| words.next().expect("one of both is valid"));
-        let place = regions.place(key);
+        let slot = regions.slot(key);
         let object = Object::Null(PD);
-        regions.entries[place] = Some(KeyEntry { key, object });
+        regions.entries[slot] = Some(KeyEntry { key, object });
         regions.count += 1;
         key
     }

@@ -239,7 +239,7 @@ fn a_window_opens_a_part_of_a_region() {
     let whole = memory.write_remote(WHO, Rkey::new(region), 0x1008, b"whole");
     assert_eq!(whole, Err(AccessError::Permission));
     // The window may change at any moment, so that the access has to be checked again.
-    assert_eq!(check(0x1008, 16), Ok(Extent::Pieces));
+    assert_eq!(check(0x1008, 16), Ok(Extent::Segments));
     assert_eq!(check(0x1008, 17), Err(AccessError::OutOfRange));
     assert_eq!(check(0x1000, 8), Err(AccessError::OutOfRange));
     let stale = memory.check_remote(WHO, Rkey::new(window), 0x1008, 8, RemoteAccess::Write);
@@ -436,7 +436,7 @@ fn a_null_region_takes_everything_and_has_nothing() {
     let lkey = Lkey::new(key);
     for access in [LocalAccess::Read, LocalAccess::Write] {
         let check = memory.check_local(WHO, lkey, u64::MAX, u64::MAX, access);
-        assert_eq!(check, Ok(Extent::Pieces));
+        assert_eq!(check, Ok(Extent::Segments));
     }
     assert_eq!(memory.write_local(WHO, lkey, 7, b"gone"), Ok(()));
     let mut read = [1; 5];

@@ -99,10 +99,10 @@ impl MemGuard<'_> {
         access::read_all(&mut places.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Calls `f` for each piece of an access. The piece is `None` in a null region.
+    /// Calls `f` for each segment of an access. The segment is `None` in a null region.
     //= MR-13
     #[inline]
-    fn with_pieces(
+    fn with_segments(
         &self,
         accessor: Accessor,
         key: u32,
@@ -115,14 +115,14 @@ impl MemGuard<'_> {
                 let span = region.span((accessor, self.method), va, len, asked.right())?;
                 f(Some(span), 0..span.len())
             }
-            None => self.with_pieces_slow(accessor, key, (va, len), asked, usize::MAX, f),
+            None => self.with_segments_slow(accessor, key, (va, len), asked, usize::MAX, f),
         }
     }
 
-    /// Like `with_pieces`, for a key of no region. A window or an indirect key stays unchanged
-    /// until the access is done: a thread that changes it waits. Stops after `most` pieces.
+    /// Like `with_segments`, for a key of no region. A window or an indirect key stays unchanged
+    /// until the access is done: a thread that changes it waits. Stops after `most` segments.
     #[cold]
-    fn with_pieces_slow(
+    fn with_segments_slow(
         &self,
         accessor: Accessor,
         key: u32,
@@ -153,8 +153,8 @@ impl MemGuard<'_> {
                 .part(self.method, va, len)?;
             return f(Some(span), 0..span.len());
         }
-        let pieces = self.pieces(accessor, key, (va, len), asked.right(), most)?;
-        pieces.each(f)
+        let segments = self.segments(accessor, key, (va, len), asked.right(), most)?;
+        segments.each(f)
     }
 
     /// Checks an access.
@@ -172,10 +172,15 @@ impl MemGuard<'_> {
                 Ok(Extent::One)
             }
             None => {
-                self.with_pieces_slow(accessor, key, (va, len), asked, CHECKED_PIECES, |_, _| {
-                    Ok(())
-                })?;
-                Ok(Extent::Pieces)
+                self.with_segments_slow(
+                    accessor,
+                    key,
+                    (va, len),
+                    asked,
+                    CHECKED_SEGMENTS,
+                    |_, _| Ok(()),
+                )?;
+                Ok(Extent::Segments)
             }
         }
     }
@@ -202,9 +207,9 @@ impl RequestedAccess {
     }
 }
 
-/// Number of pieces of an indirect key that a check looks at. The accesses look at all of theirs. A
-/// message may have a piece for each of its bytes, and a check of all would take too long.
-const CHECKED_PIECES: usize = 1 << 14;
+/// Number of segments of an indirect key that a check looks at. The accesses look at all of theirs.
+/// A message may have a segment for each of its bytes, and a check of all would take too long.
+const CHECKED_SEGMENTS: usize = 1 << 14;
 
 impl Memory for MemGuard<'_> {
     #[inline]
@@ -262,7 +267,7 @@ impl Memory for MemGuard<'_> {
         bytes: [u8; 8],
     ) -> Result<(), AccessError> {
         let asked = RequestedAccess::Remote(RemoteAccess::Write);
-        self.with_pieces(accessor, rkey.get(), (va, 8), asked, |span, _| {
+        self.with_segments(accessor, rkey.get(), (va, 8), asked, |span, _| {
             let done = span.and_then(|span| access::store(span, bytes));
             done.ok_or(AccessError::OutOfRange)??;
             Ok(())
@@ -278,7 +283,7 @@ impl Memory for MemGuard<'_> {
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
         let asked = RequestedAccess::Local(LocalAccess::Read);
-        self.with_pieces(accessor, lkey.get(), (addr, len), asked, |span, range| {
+        self.with_segments(accessor, lkey.get(), (addr, len), asked, |span, range| {
             read(span, &mut dst[range])
         })
     }
@@ -292,7 +297,7 @@ impl Memory for MemGuard<'_> {
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
         let asked = RequestedAccess::Local(LocalAccess::Write);
-        self.with_pieces(accessor, lkey.get(), (addr, len), asked, |span, range| {
+        self.with_segments(accessor, lkey.get(), (addr, len), asked, |span, range| {
             self.write(span, &src[range])
         })
     }
@@ -306,7 +311,7 @@ impl Memory for MemGuard<'_> {
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
         let asked = RequestedAccess::Remote(RemoteAccess::Read);
-        self.with_pieces(accessor, rkey.get(), (va, len), asked, |span, range| {
+        self.with_segments(accessor, rkey.get(), (va, len), asked, |span, range| {
             read(span, &mut dst[range])
         })
     }
@@ -320,7 +325,7 @@ impl Memory for MemGuard<'_> {
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
         let asked = RequestedAccess::Remote(RemoteAccess::Write);
-        self.with_pieces(accessor, rkey.get(), (va, len), asked, |span, range| {
+        self.with_segments(accessor, rkey.get(), (va, len), asked, |span, range| {
             self.write(span, &src[range])
         })
     }
@@ -334,7 +339,7 @@ impl Memory for MemGuard<'_> {
     ) -> Result<u64, AccessError> {
         let mut original = 0;
         let asked = RequestedAccess::Remote(RemoteAccess::Atomic);
-        self.with_pieces(accessor, rkey.get(), (va, 8), asked, |span, _| {
+        self.with_segments(accessor, rkey.get(), (va, 8), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::atomic(span, op));
             original = done.ok_or(AccessError::OutOfRange)??;
@@ -355,7 +360,7 @@ impl Memory for MemGuard<'_> {
         let mut original = [0; 4];
         let len = 1 << log_size;
         let asked = RequestedAccess::Remote(RemoteAccess::Atomic);
-        self.with_pieces(accessor, rkey.get(), (va, len), asked, |span, _| {
+        self.with_segments(accessor, rkey.get(), (va, len), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::masked(span, log_size, op));
             original = done.ok_or(AccessError::OutOfRange)??;
@@ -377,7 +382,7 @@ impl Memory for MemGuard<'_> {
     }
 }
 
-/// Copies from a piece. A piece of a null region reads as zeros.
+/// Copies from a segment. A segment of a null region reads as zeros.
 #[inline]
 fn read(span: Option<Span>, dst: &mut [u8]) -> Result<(), AccessError> {
     match span {
@@ -390,7 +395,7 @@ fn read(span: Option<Span>, dst: &mut [u8]) -> Result<(), AccessError> {
 }
 
 impl MemGuard<'_> {
-    /// Copies to a piece, unless that was done ahead. Writes to a piece of a null region are
+    /// Copies to a segment, unless that was done ahead. Writes to a segment of a null region are
     /// dropped.
     #[inline]
     fn write(&self, span: Option<Span>, src: &[u8]) -> Result<(), AccessError> {

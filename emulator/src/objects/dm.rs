@@ -52,14 +52,14 @@ impl Context {
         if len == 0 {
             return Err(VerbsError::InvalidArgument("length"));
         }
-        let no_room = VerbsError::NoMemory("device memory");
+        let no_space = VerbsError::NoMemory("device memory");
         if len > limits::MAX_DM_SIZE {
-            return Err(no_room);
+            return Err(no_space);
         }
         let context = Arc::clone(&self.inner);
         let memory = DeviceMemory::new(len);
         if !context.hca.take_dm(memory.footprint()) {
-            return Err(no_room);
+            return Err(no_space);
         }
         Ok(Dm {
             inner: Arc::new(DmInner {

@@ -154,7 +154,7 @@ impl Pd {
     }
 
     /// Makes an indirect memory key. It has no memory until a work request has filled it
-    /// ([`Mr::change`]) with at most `entries` pieces of other keys. It never allows more than
+    /// ([`Mr::change`]) with at most `entries` segments of other keys. It never allows more than
     /// `rights`, of which only those of [`Indirect::RIGHTS`] have a meaning.
     ///
     /// # Errors

@@ -217,8 +217,8 @@ pub(crate) fn header_len(frame: &[u8]) -> Option<usize> {
     Layout::of(frame)?.data_at(frame)
 }
 
-/// Segments the data behind the first `header_len` bytes into pieces of `mss` bytes. Appends these
-/// to `out`, each with its own header and checksums. Appends the end of each to `ends`.
+/// Segments the data behind the first `header_len` bytes into segments of `mss` bytes. Appends
+/// these to `out`, each with its own header and checksums. Appends the end of each to `ends`.
 pub(crate) fn segment(
     frame: &[u8],
     header_len: usize,

@@ -312,7 +312,7 @@ impl RawState {
     }
 
     /// Returns true if there are unsent frames for which the interface had no room.
-    pub(crate) fn waits_for_room(&self) -> bool {
+    pub(crate) fn waits_for_space(&self) -> bool {
         self.outgoing.lock().next().is_some()
     }
 }

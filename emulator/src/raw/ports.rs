@@ -31,7 +31,7 @@ pub(crate) struct RawPorts {
 pub(crate) enum Sent {
     /// The frames were sent or lost.
     All,
-    NoRoom,
+    NoMemory,
     /// The interface does not accept frames of this length.
     Refused,
 }
@@ -109,12 +109,12 @@ impl RawPorts {
     ) -> Sent {
         while let Some(frame) = outgoing.next() {
             if !self.pacer.try_acquire(now(), frame.len()) {
-                return Sent::NoRoom;
+                return Sent::NoMemory;
             }
             match port.send(frame) {
                 Ok(()) => sent(frame.len(), true),
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => return Sent::NoRoom,
+                    Some(libc::EAGAIN) => return Sent::NoMemory,
                     Some(libc::EMSGSIZE | libc::EINVAL) => return Sent::Refused,
                     _ => {
                         // The frame is lost, because the interface is down or its queue is full.

@@ -297,7 +297,7 @@ impl PacketSocket {
         let mut from: libc::sockaddr_ll = unsafe { mem::zeroed() };
         let mut control = MaybeUninit::<CmsgBuf>::uninit();
         let room = &mut buffer.0[TAG_ROOM..];
-        let mut pieces = [
+        let mut iovecs = [
             libc::iovec {
                 iov_base: (&raw mut header).cast(),
                 iov_len: size_of::<VnetHeader>(),
@@ -311,8 +311,8 @@ impl PacketSocket {
         let mut msg: libc::msghdr = unsafe { mem::zeroed() };
         msg.msg_name = (&raw mut from).cast();
         msg.msg_namelen = socklen::<libc::sockaddr_ll>();
-        msg.msg_iov = pieces.as_mut_ptr();
-        msg.msg_iovlen = pieces.len();
+        msg.msg_iov = iovecs.as_mut_ptr();
+        msg.msg_iovlen = iovecs.len();
         msg.msg_control = control.as_mut_ptr().cast();
         msg.msg_controllen = size_of::<CmsgBuf>();
         // SAFETY: every pointer in `msg` is to a live local or to the buffer, which is exclusively

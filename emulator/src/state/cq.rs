@@ -191,7 +191,7 @@ impl CqInner {
         self.unread.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The number of entries that the CQ has room for.
+    /// The number of entries that the CQ has space for.
     pub(crate) fn capacity(&self) -> usize {
         self.ring.lock().capacity()
     }
@@ -225,7 +225,7 @@ impl CqInner {
         self.waits.allowed.load(Ordering::Relaxed)
     }
 
-    /// Switches overrun detection off: a completion that finds no room replaces the oldest one.
+    /// Switches overrun detection off: a completion that finds no space replaces the oldest one.
     //= XCH-04
     pub(crate) fn ignore_overrun(&self) {
         self.ring.lock().ignore_overrun();
@@ -286,8 +286,8 @@ impl CqInner {
         self.oldest.load(Ordering::Acquire)
     }
 
-    /// Reserves room for `count` completions. Where the CQ has room for fewer, it is overrun.
-    /// Returns for how many room was reserved.
+    /// Reserves space for `count` completions. Where the CQ has space for fewer, it is overrun.
+    /// Returns for how many space was reserved.
     pub(crate) fn reserve(&self, count: usize) -> usize {
         let mut ring = self.ring.lock();
         let was_overrun = ring.is_overrun();
@@ -299,14 +299,14 @@ impl CqInner {
         granted
     }
 
-    /// Releases room that was reserved for `count` completions.
+    /// Releases space that was reserved for `count` completions.
     pub(crate) fn release_reserved(&self, count: usize) {
         if count > 0 {
             self.ring.lock().release_reserved(count);
         }
     }
 
-    /// Adds completions, into reserved room as long as `reserved` is not 0, and passes their
+    /// Adds completions, into reserved space as long as `reserved` is not 0, and passes their
     /// numbers to `each`. Returns how many are lost because the CQ is full.
     pub(crate) fn add<'c>(
         &self,
@@ -417,7 +417,7 @@ impl CqInner {
         self.service_queue.enqueue_overrun(&self.this);
     }
 
-    /// Overruns the CQ, although it may have room: later completions are lost.
+    /// Overruns the CQ, although it may have space: later completions are lost.
     #[cold]
     pub(super) fn overrun(&self) {
         let mut ring = self.ring.lock();

@@ -39,7 +39,7 @@ pub(crate) struct CqRing {
     armed: Armed,
     /// A completion was lost. All later ones are lost too.
     overrun: bool,
-    /// There is always room: a new completion replaces the oldest one.
+    /// There is always space: a new completion replaces the oldest one.
     ignores_overrun: bool,
     moderation: Moderation,
     /// QPs that wait for a number of completions.
@@ -159,7 +159,7 @@ impl CqRing {
         self.next
     }
 
-    /// Lets later completions be lost, as if there were no room.
+    /// Lets later completions be lost, as if there were no space.
     pub(super) const fn overrun(&mut self) {
         self.overrun = true;
     }
@@ -169,7 +169,7 @@ impl CqRing {
         self.overrun
     }
 
-    fn room(&self) -> usize {
+    fn space(&self) -> usize {
         if self.ignores_overrun {
             return usize::MAX;
         }
@@ -180,30 +180,30 @@ impl CqRing {
         self.capacity.saturating_sub(taken)
     }
 
-    /// Reserves room for `count` completions that are about to come. Where there is room for fewer,
-    /// the rest will be lost. Returns for how many room was reserved.
+    /// Reserves space for `count` completions that are about to come. Where there is space for
+    /// fewer, the rest will be lost. Returns for how many space was reserved.
     pub(super) fn reserve(&mut self, count: usize) -> usize {
-        let granted = count.min(self.room());
+        let granted = count.min(self.space());
         self.reserved += granted;
         self.overrun |= granted < count;
         granted
     }
 
-    /// Releases room that was reserved for `count` completions.
+    /// Releases space that was reserved for `count` completions.
     pub(super) const fn release_reserved(&mut self, count: usize) {
         self.reserved -= count;
     }
 
-    /// Adds a completion that room was reserved for.
+    /// Adds a completion that space was reserved for.
     pub(super) fn add_reserved(&mut self, completion: Completion) -> EventAction {
         self.reserved -= 1;
         self.put(completion)
     }
 
-    /// Adds a completion, if there is room.
+    /// Adds a completion, if there is space.
     //= CQ-02
     pub(super) fn add(&mut self, completion: Completion) -> EventAction {
-        if self.room() == 0 {
+        if self.space() == 0 {
             self.overrun = true;
             return EventAction::Overflow;
         }

@@ -217,7 +217,7 @@ impl Domain {
         self.srqs.read().get(&srqn).cloned()
     }
 
-    /// Reserves room for completions in the CQ of a queue. Returns for how many.
+    /// Reserves space for completions in the CQ of a queue. Returns for how many.
     pub(crate) fn reserve(&self, srqn: Srqn, count: usize) -> usize {
         self.of(srqn).map_or(count, |srq| srq.reserve(count))
     }

@@ -43,7 +43,7 @@ pub enum AsyncEventKind {
     PkeyChange = 12,
     /// Another subnet manager is in charge, which RoCE does not have.
     SmChange = 13,
-    /// The CQ of an XRC SRQ has no room for its completions.
+    /// The CQ of an XRC SRQ has no space for its completions.
     SrqErr = 14,
     /// Fewer receives than the limit are left in a shared receive queue.
     SrqLimitReached = 15,

@@ -46,7 +46,7 @@ impl Device {
         )
     }
 
-    /// Makes a queue with room for one receive, which is posted.
+    /// Makes a queue with space for one receive, which is posted.
     fn srq(&self, xrc: Option<(&Arc<Domain>, &Arc<CqInner>)>) -> Arc<SrqInner> {
         let number = SrqNumbers::new(ProcessSlot::EMBEDDED)
             .allocate()

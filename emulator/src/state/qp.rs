@@ -104,7 +104,7 @@ pub(crate) struct HeldCompletions {
     pub(crate) burst: Option<u32>,
     /// Number of pending completions that the rules have considered.
     pub(crate) considered: usize,
-    /// Number of pending completions that have room in their CQs.
+    /// Number of pending completions that have space in their CQs.
     pub(crate) reserved: usize,
 }
 
@@ -119,9 +119,9 @@ impl QpCore {
         }
     }
 
-    /// Returns the number of pending completions that have room in their CQs already.
+    /// Returns the number of pending completions that have space in their CQs already.
     #[inline]
-    pub(crate) fn held_room(&self) -> usize {
+    pub(crate) fn held_space(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.reserved)
     }
 }
@@ -320,10 +320,10 @@ impl QpInner {
         }
     }
 
-    /// Returns true if the QP has Ethernet frames that the interface had no room for. The caller
+    /// Returns true if the QP has Ethernet frames that the interface had no space for. The caller
     /// holds the lock of the QP.
-    pub(crate) fn waits_for_room(&self) -> bool {
-        self.raw().is_some_and(RawState::waits_for_room)
+    pub(crate) fn waits_for_space(&self) -> bool {
+        self.raw().is_some_and(RawState::waits_for_space)
     }
 
     /// Its QP number.
@@ -366,8 +366,8 @@ impl QpInner {
         }
     }
 
-    /// Reserves room for completions in their CQs, up to the first one that finds none. Returns for
-    /// how many.
+    /// Reserves space for completions in their CQs, up to the first one that finds none. Returns
+    /// for how many.
     pub(crate) fn reserve(&self, completions: &[Completion]) -> usize {
         let mut reserved = 0;
         each_run(completions, |to, srqn, run| {
@@ -383,14 +383,14 @@ impl QpInner {
         reserved
     }
 
-    /// Forgets that completions are held, and releases their room. They stay pending.
+    /// Forgets that completions are held, and releases their space. They stay pending.
     pub(crate) fn release_held(&self, core: &mut QpCore) {
         let Some(held) = core.held.take() else {
             return;
         };
         let pending = core.qp.pending_completions();
-        let with_room = pending.get(..held.reserved).unwrap_or(pending);
-        each_run(with_room, |to, _, run| {
+        let with_space = pending.get(..held.reserved).unwrap_or(pending);
+        each_run(with_space, |to, _, run| {
             if let Some(cq) = self.cq_of(to) {
                 cq.release_reserved(run.len());
             }
@@ -427,8 +427,8 @@ impl QpInner {
         }
     }
 
-    /// Hands the pending completions to their CQs, the first `reserved` of them into reserved room.
-    /// Returns how many are lost.
+    /// Hands the pending completions to their CQs, the first `reserved` of them into reserved
+    /// space. Returns how many are lost.
     pub(crate) fn complete(&self, core: &mut QpCore, reserved: &mut usize) -> usize {
         let mut lost = 0;
         core.qp.count_completions();
@@ -492,9 +492,9 @@ impl QpInner {
                 .iter()
                 .any(|completion| Some(completion.to) != first)
         };
-        // If there is no room for all, the first ones have it.
-        let all_have_room = reserved == 0 || reserved >= completions.len();
-        all_have_room && !Arc::ptr_eq(send_cq, recv_cq) && is_mixed()
+        // If there is no space for all, the first ones have it.
+        let all_have_space = reserved == 0 || reserved >= completions.len();
+        all_have_space && !Arc::ptr_eq(send_cq, recv_cq) && is_mixed()
     }
 
     /// Frees the WQEs whose completions the application has polled. Returns false if there are

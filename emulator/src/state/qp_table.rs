@@ -79,8 +79,8 @@ impl<T: Numbered> NumberTable<T> {
         let mut at = self.next(hole);
         while let Some(other) = &self.slots[at] {
             let mask = self.mask();
-            let way = at.wrapping_sub(self.hash(other.number())) & mask;
-            if way >= at.wrapping_sub(hole) & mask {
+            let displacement = at.wrapping_sub(self.hash(other.number())) & mask;
+            if displacement >= at.wrapping_sub(hole) & mask {
                 self.slots.swap(hole, at);
                 hole = at;
             }

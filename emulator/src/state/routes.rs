@@ -6,7 +6,7 @@
 //! that it uses, so that an address handle may be destroyed while its datagrams are queued.
 //!
 //! The broker decides whether a route uses shared memory. Posting must not wait for the broker: the
-//! background thread requests the answer, and until then the route has no room. When a shared
+//! background thread requests the answer, and until then the route has no space. When a shared
 //! memory link comes or goes later, the route changes at once, so that datagrams may overtake each
 //! other.
 

@@ -32,7 +32,7 @@ use crate::tuning::RETRY_NS;
 /// The reason why a QP needs service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceReason {
-    /// The socket or shared memory ring had no room for its packets.
+    /// The socket or shared memory ring had no space for its packets.
     TxBlocked,
     /// The QP may hold delayed ACKs.
     DelayedAck,
@@ -107,7 +107,7 @@ pub(crate) struct ServiceQueue {
     timers: Mutex<BinaryHeap<Reverse<(Time, u32)>>>,
     /// CQs with a moderated event, and when each must be checked. One entry per CQ.
     events: Mutex<Vec<(Time, Weak<CqInner>)>>,
-    /// CQs that had no room for a completion: their QPs have to enter the error state.
+    /// CQs that had no space for a completion: their QPs have to enter the error state.
     overrun: Mutex<Vec<Weak<CqInner>>>,
     /// QPs whose wait has ended. The next thread that makes progress serves them.
     woken: Mutex<VecDeque<Qpn>>,
@@ -340,7 +340,7 @@ impl ServiceQueue {
         at.as_ns() < self.sleeping_until.load(Ordering::SeqCst)
     }
 
-    /// Records that an application's poll tries to send packets that there was no room for.
+    /// Records that an application's poll tries to send packets that there was no space for.
     pub(crate) fn note_inline_retry(&self) {
         self.tried.store(true, Ordering::Relaxed);
     }

@@ -222,12 +222,12 @@ impl SrqInner {
         }
     }
 
-    /// Reserves room for completions in the CQ of an XRC SRQ. Returns for how many.
+    /// Reserves space for completions in the CQ of an XRC SRQ. Returns for how many.
     pub(crate) fn reserve(&self, count: usize) -> usize {
         self.xrc.as_ref().map_or(0, |xrc| xrc.cq.reserve(count))
     }
 
-    /// Hands completions to the CQ of an XRC SRQ, the first `reserved` into reserved room. Returns
+    /// Hands completions to the CQ of an XRC SRQ, the first `reserved` into reserved space. Returns
     /// how many are lost. Completions of a destroyed queue are dropped, because the CQ may be gone.
     pub(crate) fn complete<'c>(
         &self,

@@ -27,7 +27,7 @@ pub(crate) struct TxState {
     peer_uses_shm: bool,
     /// Deadline of the pending timer entry of this QP.
     pub(crate) timer: Option<Time>,
-    /// A run of packets that the socket had no room for.
+    /// A batch of packets that the socket had no space for.
     pub(crate) backlog: Option<Box<TxBacklog>>,
     /// The last ACK that was appended to the ring as an unpublished record, and is not published
     /// yet.
@@ -68,7 +68,7 @@ pub(crate) struct TxBacklog {
 }
 
 impl TxState {
-    /// Sets the route. A blocked run of the old route is lost.
+    /// Sets the route. A blocked batch of the old route is lost.
     pub(crate) fn set_route(&mut self, endpoint: Arc<LocalEndpoint>, tx_route: TxRoute) {
         self.backlog = None;
         self.unpublished_ack = None;
@@ -268,13 +268,13 @@ impl TxState {
         self.timer = None;
     }
 
-    /// Returns true if a run of packets waits for room.
+    /// Returns true if a batch of packets waits for space.
     pub(crate) const fn has_backlog(&self) -> bool {
         self.backlog.is_some()
     }
 
-    /// The number of segments that a run may have. A link without segmentation offload still cuts
-    /// the runs of datagrams itself.
+    /// The number of segments that a batch may have. A link without segmentation offload still cuts
+    /// the batches of datagrams itself.
     pub(crate) fn max_segments(&self) -> usize {
         let one_by_one = self.route.as_ref().is_some_and(|(endpoint, tx_route)| {
             let by_shm = tx_route.shm_link.as_ref().is_some_and(|c| !c.has_ended());
@@ -290,8 +290,8 @@ impl TxState {
             .is_some_and(|(_, tx_route)| tx_route.shm_link.is_none())
     }
 
-    /// Returns true if the last run of a DC initiator, whose runs use different routes, was sent
-    /// through a socket.
+    /// Returns true if the last batch of a DC initiator, whose batches use different routes, was
+    /// sent through a socket.
     pub(crate) fn peer_routes_use_socket(&self) -> bool {
         self.peer_routes
             .as_ref()
@@ -319,7 +319,7 @@ impl TxState {
         };
         match qp.pending_ack() {
             Some(unacknowledged) => journal_slot.record(pending_ack_of(qp, unacknowledged)),
-            // A blocked run has not been sent yet.
+            // A blocked batch has not been sent yet.
             None if self.backlog.is_some() => {}
             None => journal_slot.clear(),
         }
@@ -352,7 +352,7 @@ pub(crate) fn pending_ack_of(qp: &Qp, (psn, msn): (Psn, Msn)) -> PendingAck {
     }
 }
 
-/// Returns the route of a run: that to the peer, or one of those of datagrams.
+/// Returns the route of a batch: that to the peer, or one of those of datagrams.
 #[inline]
 pub(crate) fn tx_route_for<'w>(
     own: &'w mut Option<(Arc<LocalEndpoint>, TxRoute)>,

@@ -429,9 +429,9 @@ fn a_killed_peer_is_detected_and_its_slot_is_reused() {
     });
 }
 
-/// Queue pairs whose peer reads no packets fill the ring. `when_there_is_room` then lets them
+/// Queue pairs whose peer reads no packets fill the ring. `when_there_is_space` then lets them
 /// continue.
-fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
+fn fill_the_ring(when_there_is_space: impl FnOnce(&[Side], &mut Node)) {
     const QPS: usize = 16;
     let site = Site::new();
     let engine = site.engine(LinkMode::Auto);
@@ -461,7 +461,7 @@ fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
     let c = engine.counters();
     assert!((900..2000).contains(&c.tx_shared), "{c:?}");
     drop(stopped);
-    when_there_is_room(&sides, &mut node);
+    when_there_is_space(&sides, &mut node);
     for index in 0..QPS {
         assert!(has_arrived(&mut node, index));
     }
@@ -472,12 +472,12 @@ fn has_arrived(node: &mut Node, index: usize) -> bool {
 }
 
 #[test]
-fn a_poller_goes_on_when_a_full_ring_has_room() {
+fn a_poller_goes_on_when_a_full_ring_has_space() {
     fill_the_ring(|sides, _| sides.iter().for_each(|side| assert_success(side, 1)));
 }
 
 #[test]
-fn a_sleeper_goes_on_when_a_full_ring_has_room() {
+fn a_sleeper_goes_on_when_a_full_ring_has_space() {
     fill_the_ring(|sides, _| {
         for side in sides {
             side.cq.req_notify(false).unwrap();
@@ -493,7 +493,7 @@ fn a_sleeper_goes_on_when_a_full_ring_has_room() {
 }
 
 #[test]
-fn an_application_that_calls_nothing_resumes_when_a_full_ring_has_room() {
+fn an_application_that_calls_nothing_resumes_when_a_full_ring_has_space() {
     fill_the_ring(|sides, node| {
         for index in 0..sides.len() {
             wait_until(|| has_arrived(node, index));

@@ -41,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
             }
             6 => drop(id.map(|id| cm.ready(now, id, &[]))),
             7 => drop(id.map(|id| cm.disconnect(now, id, &[]))),
-            8 => drop(id.map(|id| cm.answer_disconnect(now, id, &[]))),
+            8 => drop(id.map(|id| cm.reply_to_disconnect(now, id, &[]))),
             9 => drop(id.map(|id| cm.reject(now, id, RejReason::Consumer, &[], &[]))),
             10 => drop(id.map(|id| cm.reply_service(now, id, refusal(SidrStatus::NoQp)))),
             _ => drop(id.map(|id| cm.destroy(now, id))),

@@ -132,7 +132,7 @@ impl Run {
                 let flags = source.byte();
                 eth.start = flags & 1 == 1;
                 eth.pmtu = if flags < 0xc0 { 1 } else { flags & 7 };
-                eth.lane = flags >> 1 & 1;
+                eth.stream_channel = flags >> 1 & 1;
                 eth.dci = if flags & 4 == 0 {
                     dci
                 } else {

@@ -11,8 +11,8 @@ use rocade_wire::{Feth, Placement, Rkey, Selectivity};
 pub(super) const MAX_LEN: u32 = 6000;
 /// The value of every byte that was not written.
 pub(super) const IDLE: u8 = 0xee;
-/// The length of the pieces of an indirect key, which lists them in reverse order.
-const PIECE: u32 = 500;
+/// The length of the segments of an indirect key, which lists them in reverse order.
+const SEGMENT: u32 = 500;
 /// The initial value of the word with four counters. The second counter overflows, while the others
 /// do not.
 pub(super) const FIELDS_START: u64 = 0x0003_0000_fffa_1234;
@@ -35,7 +35,7 @@ pub(super) enum Kind {
     WriteImm,
     /// A WRITE through a memory window over exactly the message.
     WriteWindow,
-    /// A WRITE through an indirect key, which reorders the pieces.
+    /// A WRITE through an indirect key, which reorders the segments.
     WriteIndirect,
     Read,
     /// A READ through an indirect key.
@@ -179,13 +179,13 @@ impl Kind {
             return (region.addr, region.rkey);
         }
         let key = node.mem.create_indirect(16);
-        let pieces = (0..MAX_LEN / PIECE).rev().map(|n| Block {
+        let segments = (0..MAX_LEN / SEGMENT).rev().map(|n| Block {
             lkey: region.lkey,
-            addr: region.addr + u64::from(n * PIECE),
-            len: PIECE.into(),
+            addr: region.addr + u64::from(n * SEGMENT),
+            len: SEGMENT.into(),
             stride: 0,
         });
-        let layout = Layout::list(pieces).expect("a layout");
+        let layout = Layout::list(segments).expect("a layout");
         let fill = Fill {
             key,
             if_free: true,
@@ -197,10 +197,10 @@ impl Kind {
     }
 
     /// Returns a buffer's bytes in the order that the peer sees. An indirect key reverses the
-    /// pieces, and a second application restores them.
+    /// segments, and a second application restores them.
     pub(super) fn seen(self, bytes: Vec<u8>) -> Vec<u8> {
         if self.is_indirect() {
-            bytes.rchunks(PIECE as usize).flatten().copied().collect()
+            bytes.rchunks(SEGMENT as usize).flatten().copied().collect()
         } else {
             bytes
         }

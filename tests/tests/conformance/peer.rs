@@ -491,12 +491,12 @@ impl PeerQp for RocadeQp {
         Ok(rkey)
     }
 
-    fn indirect(&self, pieces: &[Buffer], rights: Rights) -> Result<Rkey, Unable> {
-        let entries = u32::try_from(pieces.len()).map_err(|_| Unable("too many".to_owned()))?;
+    fn indirect(&self, segments: &[Buffer], rights: Rights) -> Result<Rkey, Unable> {
+        let entries = u32::try_from(segments.len()).map_err(|_| Unable("too many".to_owned()))?;
         let rights = access(rights).difference(AccessFlags::FLUSH_GLOBAL);
         let key = self.pd.create_indirect(entries, rights).map_err(unable)?;
-        let blocks = pieces.iter().map(|piece| {
-            let sge = self.sge(*piece);
+        let blocks = segments.iter().map(|segment| {
+            let sge = self.sge(*segment);
             Block {
                 lkey: sge.lkey,
                 addr: sge.addr,

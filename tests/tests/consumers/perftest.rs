@@ -103,8 +103,8 @@ fn assert_ends_well(row: &Row, side: Side, finished: &Finished, outputs: &str) {
         let is_known = leaves_cq && AFTER_CHANNEL.iter().any(|words| line.contains(words));
         assert!(!has_warning || is_known, "{side:?}: {line}\n{outputs}");
         let is_ours = line.starts_with("rocade") && env::var_os("ROCADE_LOG").is_none();
-        let of_channel = leaves_cq && line.contains("ibv_destroy_comp_channel: still in use");
-        assert!(!is_ours || of_channel, "{side:?}: {line}\n{outputs}");
+        let is_of_channel = leaves_cq && line.contains("ibv_destroy_comp_channel: still in use");
+        assert!(!is_ours || is_of_channel, "{side:?}: {line}\n{outputs}");
     }
 }
 

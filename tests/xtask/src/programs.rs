@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Number of programs that run at a time. The test harness runs as many tests of each as there are
 /// processors.
-const LANES: usize = 2;
+const WORKERS: usize = 2;
 
 /// Programs that run the release build, of the package `rocade-tests`.
 const NEED_RELEASE: [&str; 3] = ["consumers", "conformance", "interop_rxe"];
@@ -157,7 +157,7 @@ pub(crate) fn run(
     let mut probe = Command::new(ALONE[0]);
     probe.args(&ALONE[1..]).args(["sh", "true"]);
     let alone = step::succeeds(&mut probe);
-    let (wrapper, lanes): (&[&str], _) = if alone { (&ALONE, LANES) } else { (&[], 1) };
+    let (wrapper, workers): (&[&str], _) = if alone { (&ALONE, WORKERS) } else { (&[], 1) };
     let run_one = |program: Program| {
         if program.needs_release && !release.wait() {
             return Tally::FAIL;
@@ -172,7 +172,7 @@ pub(crate) fn run(
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.next(release.is_known())
     };
-    let lane = || {
+    let worker = || {
         let mut tally = Tally::default();
         while let Some(program) = next() {
             tally = tally + run_one(program);
@@ -180,10 +180,10 @@ pub(crate) fn run(
         tally
     };
     let tally = thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
-        let tallies = lanes
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        let tallies = workers
             .into_iter()
-            .map(|lane| lane.join().unwrap_or(Tally::FAIL));
+            .map(|worker| worker.join().unwrap_or(Tally::FAIL));
         tallies.fold(Tally::default(), |sum, tally| sum + tally)
     });
     let last: Vec<Program> = last;

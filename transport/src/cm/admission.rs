@@ -7,8 +7,9 @@
 //! and for half-open connections:
 //!
 //! ```text
-//! REQ ── Offered (an event) ── Taken by the program ── HalfOpen (REP sent) ── confirmed: no longer counted
-//!   └─── Held while the backlog is full ──┘              └─ evicted after its grace, while others are held
+//! REQ ── Offered (an event) ── Taken by the program ── HalfOpen (REP sent) ── confirmed: no longer
+//! counted
+//! └─── Held while the backlog is full ──┘ └─ evicted after its grace, while others are held
 //!   └─── dropped and remembered where too many are held
 //! ```
 //!
@@ -162,7 +163,7 @@ impl Admission {
 impl Cm {
     /// Returns true if a new request can be accepted, as an event or held. A repeated request may
     /// displace a held first request.
-    pub(super) fn has_room(
+    pub(super) fn has_space(
         &mut self,
         now: Time,
         service: ServiceId,

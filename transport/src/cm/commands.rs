@@ -190,7 +190,12 @@ impl Cm {
     /// # Errors
     /// [`CmError`]: no DREQ was received.
     //= CM-ST-03
-    pub fn answer_disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
+    pub fn reply_to_disconnect(
+        &mut self,
+        now: Time,
+        id: CommId,
+        data: &[u8],
+    ) -> Result<(), CmError> {
         let conn = self.conn(id, &[ConnState::DreqRcvd])?;
         let (route, tid, remote_id) = (conn.route, conn.tid, conn.remote_id);
         let message = CmMessage::Drep(Drep {
@@ -319,7 +324,7 @@ impl Cm {
                 ConnState::TimeWait
             }
             ConnState::DreqRcvd => {
-                let _ = self.answer_disconnect(now, id, &[]);
+                let _ = self.reply_to_disconnect(now, id, &[]);
                 ConnState::TimeWait
             }
             ConnState::SidrReqRcvd => {

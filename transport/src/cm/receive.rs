@@ -87,7 +87,7 @@ impl Cm {
         }
         let fingerprint = self.refused.fingerprint(&req, route.remote);
         let history = self.refused.history(now, fingerprint);
-        if !self.has_room(now, req.service_id, route.remote, history) {
+        if !self.has_space(now, req.service_id, route.remote, history) {
             self.refused.note(now, fingerprint, false);
             return self.count(|counters| &mut counters.rx_dropped);
         }

@@ -321,7 +321,7 @@ fn a_connection_is_made_and_ends() {
     let (a, b) = pair.connection();
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });
     pair.run_until_idle();
     assert_eq!(pair.sent, 5);
@@ -507,7 +507,7 @@ fn duplicates_change_nothing() {
     assert_eq!(pair.b.poll_event(), Some(CmEvent::Disconnect { id: b }));
     pair.send_to_b(end.clone());
     assert_eq!((pair.b.poll_event(), pair.b.poll_transmit()), (None, None));
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     let ended = pair.said_by_b();
     //= CM-ST-06 type=test
     pair.send_to_b(end.clone());

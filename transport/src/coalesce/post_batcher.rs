@@ -65,9 +65,9 @@ impl PostBatcher {
         } else {
             0
         };
-        let has_room = self.posts + 1 < MAX_WAITING_POSTS
+        let has_space = self.posts + 1 < MAX_WAITING_POSTS
             && self.bytes.saturating_add(bytes) < MAX_WAITING_BYTES;
-        let waits = in_flight && self.burst >= self.at_once && has_room;
+        let waits = in_flight && self.burst >= self.at_once && has_space;
         if waits {
             self.since = if self.posts == 0 { now } else { self.since };
             self.posts += 1;

@@ -1,4 +1,4 @@
-//! The DC initiator: schedules its lanes and their targets.
+//! The DC initiator: schedules its channels and their targets.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -10,7 +10,7 @@ use rocade_wire::{
 };
 
 use super::DciStreams;
-use super::lane::{DcLane, PendingDisconnect, PendingProbe, peer_at};
+use super::stream_channel::{PendingDisconnect, PendingProbe, StreamChannel, peer_at};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cross_channel::{CrossChannelQueue, Gate};
@@ -39,16 +39,17 @@ const MAX_ROCADE_PEERS: usize = 4096;
 pub(crate) struct Initiator {
     limits: SendLimits,
     attr: RequesterAttr,
-    /// WQEs in use: those of all lanes, and those whose completion the application has not polled.
+    /// WQEs in use: those of all channels, and those whose completion the application has not
+    /// polled.
     used: u32,
     /// Work requests completed without a completion since the last one.
     unsignaled_done: u32,
-    lanes: Vec<DcLane>,
-    /// The lane that is polled next.
+    channels: Vec<StreamChannel>,
+    /// The channel that is polled next.
     turn: usize,
-    /// The lane whose packets are in the caller's buffer.
+    /// The channel whose packets are in the caller's buffer.
     last: usize,
-    /// With several lanes: the lane of each work request posted since the last state change.
+    /// With several channels: the channel of each work request posted since the last state change.
     recent: Vec<usize>,
     pending_disconnects: VecDeque<PendingDisconnect>,
     /// Addresses that have proved to run Rocade.
@@ -69,7 +70,7 @@ impl Initiator {
             attr: RequesterAttr::NONE,
             used: 0,
             unsignaled_done: 0,
-            lanes: Vec::from([DcLane::new(limits.unbounded())]),
+            channels: Vec::from([StreamChannel::new(limits.unbounded())]),
             turn: 0,
             last: 0,
             recent: Vec::new(),
@@ -87,16 +88,19 @@ impl Initiator {
     #[cfg(debug_assertions)]
     pub(crate) fn check_invariants(&self) {
         let mut queued = 0;
-        for lane in &self.lanes {
-            lane.requester.check_invariants();
-            queued += lane.requester.queued() + lane.held.len();
-            if lane.session.is_none() {
-                assert!(lane.requester.is_drained(), "in flight without a session");
+        for channel in &self.channels {
+            channel.requester.check_invariants();
+            queued += channel.requester.queued() + channel.held.len();
+            if channel.session.is_none() {
+                assert!(
+                    channel.requester.is_drained(),
+                    "in flight without a session"
+                );
             }
         }
         assert!(queued <= self.used as usize, "uncounted requests: {self:?}");
-        assert!(self.turn <= self.lanes.len() && self.last <= self.lanes.len());
-        assert!(self.errored.len() <= self.lanes.len(), "{self:?}");
+        assert!(self.turn <= self.channels.len() && self.last <= self.channels.len());
+        assert!(self.errored.len() <= self.channels.len(), "{self:?}");
         assert!(self.pending_disconnects.len() <= MAX_PENDING_DISCONNECTS);
         assert!(self.rocade_peers.len() <= MAX_ROCADE_PEERS);
     }
@@ -107,18 +111,18 @@ impl Initiator {
     pub(crate) fn set_cross_channel(&mut self, cross_channel: CrossChannelQueue) {
         debug_assert!(!self.has_streams());
         self.cross_channel = Some(Box::new(cross_channel));
-        self.prepare_lanes();
+        self.prepare_channels();
     }
 
     pub(crate) fn set_big_endian_results(&mut self, on: bool) {
         self.big_endian_results = on;
-        self.prepare_lanes();
+        self.prepare_channels();
     }
 
-    /// Configures the requesters of the lanes. Work requests wait for their release in the
+    /// Configures the requesters of the channels. Work requests wait for their release in the
     /// initiator, not in a requester.
-    fn prepare_lanes(&mut self) {
-        for DcLane { requester, .. } in &mut self.lanes {
+    fn prepare_channels(&mut self) {
+        for StreamChannel { requester, .. } in &mut self.channels {
             requester.set_big_endian_results(self.big_endian_results);
             if self.cross_channel.is_some() {
                 requester.set_cross_channel(CrossChannelQueue {
@@ -133,10 +137,11 @@ impl Initiator {
         self.cross_channel.as_ref()?.gate.as_deref()
     }
 
-    /// Returns true if the gate allows to start the oldest work request that a lane holds.
+    /// Returns true if the gate allows to start the oldest work request that a channel holds.
     //= XCE-05
-    fn is_released(&self, lane: &DcLane) -> bool {
-        self.gate().is_none_or(|gate| gate.is_open(lane.held.len()))
+    fn is_released(&self, channel: &StreamChannel) -> bool {
+        self.gate()
+            .is_none_or(|gate| gate.is_open(channel.held.len()))
     }
 
     /// Sets the number of the first session and the streams, before first use.
@@ -146,10 +151,10 @@ impl Initiator {
     pub(crate) fn set_up(&mut self, first_session: u32, streams: Option<DciStreams>) {
         self.next_session = first_session;
         if let Some(streams) = streams {
-            let lanes = 1 << streams.log_concurrent;
-            self.lanes
-                .resize_with(lanes, || DcLane::new(self.limits.unbounded()));
-            self.prepare_lanes();
+            let channels = 1 << streams.log_concurrent;
+            self.channels
+                .resize_with(channels, || StreamChannel::new(self.limits.unbounded()));
+            self.prepare_channels();
             self.max_errored = 1 << streams.log_errored;
         }
     }
@@ -166,22 +171,24 @@ impl Initiator {
         self.errored.remove(&stream)
     }
 
-    fn lane_of(&self, to: Option<DcDestination>) -> usize {
-        to.map_or(0, |to| usize::from(to.stream) % self.lanes.len())
+    fn channel_of(&self, to: Option<DcDestination>) -> usize {
+        to.map_or(0, |to| usize::from(to.stream) % self.channels.len())
     }
 
     pub(crate) fn queued(&self) -> usize {
-        let queued = |lane: &DcLane| lane.requester.queued() + lane.held.len();
-        self.lanes.iter().map(queued).sum()
+        let queued = |channel: &StreamChannel| channel.requester.queued() + channel.held.len();
+        self.channels.iter().map(queued).sum()
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.requester.is_drained())
+        self.channels
+            .iter()
+            .all(|channel| channel.requester.is_drained())
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        let has_work = |lane: &DcLane| lane.has_work(self.is_released(lane));
-        !self.pending_disconnects.is_empty() || self.lanes.iter().any(has_work)
+        let has_work = |channel: &StreamChannel| channel.has_work(self.is_released(channel));
+        !self.pending_disconnects.is_empty() || self.channels.iter().any(has_work)
     }
 
     /// Returns the routes of everything that is not complete.
@@ -190,9 +197,9 @@ impl Initiator {
             .pending_disconnects
             .iter()
             .map(|pending_disconnect| pending_disconnect.route);
-        self.lanes
+        self.channels
             .iter()
-            .flat_map(DcLane::routes)
+            .flat_map(StreamChannel::routes)
             .chain(pending_disconnects)
     }
 
@@ -228,14 +235,14 @@ impl Initiator {
         if used >= self.limits.max_wr {
             return Err(PostError::QueueFull);
         }
-        let index = self.lane_of(to);
-        let lane = &mut self.lanes[index];
+        let index = self.channel_of(to);
+        let channel = &mut self.channels[index];
         //= DC-04 DC-10 PST-11
-        lane.requester.post(wr, inline)?;
-        // WQEs are counted here, for all lanes.
-        lane.requester.free_wqes(1);
+        channel.requester.post(wr, inline)?;
+        // WQEs are counted here, for all channels.
+        channel.requester.free_wqes(1);
         self.used += 1;
-        lane.idle_at = None;
+        channel.idle_at = None;
         let is_managed =
             self.cross_channel
                 .as_ref()
@@ -248,12 +255,14 @@ impl Initiator {
                 });
         let is_dead = to.is_some_and(|to| self.errored.contains(&to.stream));
         //= DC-06
-        if (is_dead || is_managed || !lane.held.is_empty() || !lane.goes_on(to))
-            && let Some(wqe) = lane.requester.take_newest()
+        if (is_dead || is_managed || !channel.held.is_empty() || !channel.goes_on(to))
+            && let Some(wqe) = channel.requester.take_newest()
         {
-            lane.held.push_back(super::lane::HeldRequest { wqe, to });
+            channel
+                .held
+                .push_back(super::stream_channel::HeldRequest { wqe, to });
         }
-        if self.lanes.len() > 1 {
+        if self.channels.len() > 1 {
             self.recent.push(index);
         }
         Ok(())
@@ -261,19 +270,19 @@ impl Initiator {
 
     /// Sets the operands of the newest work request.
     pub(crate) fn set_operands(&mut self, operands: Operands) {
-        let lane = &mut self.lanes[self.recent.last().copied().unwrap_or(0)];
-        match lane.held.back_mut() {
+        let channel = &mut self.channels[self.recent.last().copied().unwrap_or(0)];
+        match channel.held.back_mut() {
             Some(held) => held.wqe.set_operands(operands),
-            None => lane.requester.set_operands(operands),
+            None => channel.requester.set_operands(operands),
         }
     }
 
     /// Removes the newest `count` work requests. No other call has happened since they were posted.
     pub(crate) fn unpost(&mut self, count: usize) {
         for _ in 0..count {
-            let lane = &mut self.lanes[self.recent.pop().unwrap_or(0)];
-            let wqe = lane.held.pop_back().map(|held| held.wqe);
-            if wqe.or_else(|| lane.requester.take_newest()).is_some() {
+            let channel = &mut self.channels[self.recent.pop().unwrap_or(0)];
+            let wqe = channel.held.pop_back().map(|held| held.wqe);
+            if wqe.or_else(|| channel.requester.take_newest()).is_some() {
                 self.used -= 1;
                 if let Some(gate) = self.gate() {
                     gate.note_unposted(1);
@@ -294,27 +303,27 @@ impl Initiator {
     }
 
     pub(crate) fn start(&mut self, sq_psn: Psn) {
-        for lane in &mut self.lanes {
-            lane.requester.start(sq_psn);
+        for channel in &mut self.channels {
+            channel.requester.start(sq_psn);
         }
     }
 
     pub(crate) fn set_attr(&mut self, attr: RequesterAttr) {
         self.attr = attr;
-        for lane in &mut self.lanes {
-            lane.requester.set_attr(attr);
+        for channel in &mut self.channels {
+            channel.requester.set_attr(attr);
         }
     }
 
-    /// Calls `f` with the requester of a lane and a context with the peer of the lane.
-    fn with_lane<H, R>(
+    /// Calls `f` with the requester of a channel and a context with the peer of the channel.
+    fn with_channel<H, R>(
         &mut self,
         cx: &mut Cx<'_, H>,
         index: usize,
         f: impl FnOnce(&mut Requester, &mut Cx<'_, H>) -> R,
     ) -> R {
-        let lane = &mut self.lanes[index];
-        let peer = lane
+        let channel = &mut self.channels[index];
+        let peer = channel
             .session
             .as_ref()
             .map_or(cx.peer, |session| &session.peer);
@@ -325,16 +334,16 @@ impl Initiator {
             host: cx.host,
             out: &mut *cx.out,
         };
-        *lane.requester.unsignaled_done_mut() = self.unsignaled_done;
-        let result = f(&mut lane.requester, &mut cx);
-        self.unsignaled_done = *lane.requester.unsignaled_done_mut();
-        *lane.requester.unsignaled_done_mut() = 0;
+        *channel.requester.unsignaled_done_mut() = self.unsignaled_done;
+        let result = f(&mut channel.requester, &mut cx);
+        self.unsignaled_done = *channel.requester.unsignaled_done_mut();
+        *channel.requester.unsignaled_done_mut() = 0;
         result
     }
 
-    /// Ends the session of a lane.
+    /// Ends the session of a channel.
     fn end_session(&mut self, index: usize) {
-        if let Some(pending_disconnect) = self.lanes[index].end_session() {
+        if let Some(pending_disconnect) = self.channels[index].end_session() {
             if self.pending_disconnects.len() >= MAX_PENDING_DISCONNECTS {
                 self.pending_disconnects.pop_front();
             }
@@ -342,15 +351,15 @@ impl Initiator {
         }
     }
 
-    /// Handles the failure of a lane by reporting the error.
+    /// Handles the failure of a channel by reporting the error.
     ///
     /// Without streams, the initiator moves to ERR. With streams, only the stream does, until too
     /// many streams are in error.
     //= DC-09 DC-40
-    fn fail_lane<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
-        let lane = &self.lanes[index];
-        let session = lane.session.as_ref().map(|session| session.to);
-        let probe = lane.probe.as_ref().map(|probe| probe.to);
+    fn fail_channel<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
+        let channel = &self.channels[index];
+        let session = channel.session.as_ref().map(|session| session.to);
+        let probe = channel.probe.as_ref().map(|probe| probe.to);
         let Some(to) = session.or(probe).filter(|_| self.has_streams()) else {
             return Err(Fatal);
         };
@@ -358,39 +367,39 @@ impl Initiator {
         if self.errored.len() >= self.max_errored {
             return Err(Fatal);
         }
-        self.with_lane(cx, index, Requester::flush);
+        self.with_channel(cx, index, Requester::flush);
         self.end_session(index);
-        self.lanes[index].probe = None;
+        self.channels[index].probe = None;
         Ok(())
     }
 
-    /// Lets a lane proceed to the next target once it has completed everything for the last one.
+    /// Lets a channel proceed to the next target once it has completed everything for the last one.
     fn advance<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) {
         loop {
-            if !self.is_released(&self.lanes[index]) {
+            if !self.is_released(&self.channels[index]) {
                 return;
             }
-            let lane = &mut self.lanes[index];
-            let Some(to) = lane.held.front().map(|held| held.to) else {
+            let channel = &mut self.channels[index];
+            let Some(to) = channel.held.front().map(|held| held.to) else {
                 return;
             };
             let is_dead = to.is_some_and(|to| self.errored.contains(&to.stream));
-            if !is_dead && lane.goes_on(to) {
-                if let Some(held) = lane.held.pop_front() {
-                    lane.requester.put(held.wqe);
+            if !is_dead && channel.goes_on(to) {
+                if let Some(held) = channel.held.pop_front() {
+                    channel.requester.put(held.wqe);
                 }
                 continue;
             }
             //= DC-06
-            let (Some(to), true) = (to, lane.is_idle()) else {
+            let (Some(to), true) = (to, channel.is_idle()) else {
                 return;
             };
             if is_dead {
                 //= DC-40
-                if let Some(held) = lane.held.pop_front() {
-                    lane.requester.put(held.wqe);
+                if let Some(held) = channel.held.pop_front() {
+                    channel.requester.put(held.wqe);
                 }
-                self.with_lane(cx, index, Requester::flush);
+                self.with_channel(cx, index, Requester::flush);
                 continue;
             }
             self.end_session(index);
@@ -399,16 +408,16 @@ impl Initiator {
                 self.ask(cx, index, to);
                 return;
             }
-            self.lanes[index].probe = None;
+            self.channels[index].probe = None;
             self.open(cx, index, to);
         }
     }
 
     fn ask<H>(&mut self, cx: &Cx<'_, H>, index: usize, to: DcDestination) {
-        let lane = &mut self.lanes[index];
-        let asks = lane.probe.as_ref().is_some_and(|probe| probe.to == to);
+        let channel = &mut self.channels[index];
+        let asks = channel.probe.as_ref().is_some_and(|probe| probe.to == to);
         if !asks {
-            lane.probe = Some(PendingProbe {
+            channel.probe = Some(PendingProbe {
                 to,
                 peer: peer_at(to, cx.peer),
                 is_due: true,
@@ -425,15 +434,15 @@ impl Initiator {
             id,
             key: to.key,
             dci: cx.who.qpn,
-            lane: u8::try_from(index).unwrap_or(0),
+            stream_channel: u8::try_from(index).unwrap_or(0),
             start: None,
         };
-        let lane = &mut self.lanes[index];
-        lane.requester.set_attr(self.attr);
-        lane.open(to, cx.peer, tag);
+        let channel = &mut self.channels[index];
+        channel.requester.set_attr(self.attr);
+        channel.open(to, cx.peer, tag);
     }
 
-    /// Appends requests of one lane, and reports requests that have failed.
+    /// Appends requests of one channel, and reports requests that have failed.
     pub(crate) fn poll_transmit<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -443,7 +452,7 @@ impl Initiator {
         if !self.send_disconnects(tx) {
             return Ok(());
         }
-        let count = self.lanes.len();
+        let count = self.channels.len();
         for offset in 0..count {
             let index = (self.turn + offset) % count;
             if self.poll_streams(cx, index, tx)? {
@@ -457,8 +466,8 @@ impl Initiator {
         Ok(())
     }
 
-    /// Appends requests of one lane. If its stream fails before it sends anything, the lane goes on
-    /// with its other streams: no event would call for their requests later.
+    /// Appends requests of one channel. If its stream fails before it sends anything, the channel
+    /// goes on with its other streams: no event would call for their requests later.
     ///
     /// Returns true if packets were appended, or if no more can be.
     //= DC-40
@@ -469,12 +478,12 @@ impl Initiator {
         tx: &mut TxBuffer,
     ) -> Result<bool, Fatal> {
         loop {
-            let sent = self.poll_lane(cx, index, tx);
-            let failed = self.with_lane(cx, index, Requester::check_failed);
+            let sent = self.poll_channel(cx, index, tx);
+            let failed = self.with_channel(cx, index, Requester::check_failed);
             if failed.is_ok() {
                 return Ok(sent);
             }
-            self.fail_lane(cx, index)?;
+            self.fail_channel(cx, index)?;
             if sent {
                 return Ok(true);
             }
@@ -482,7 +491,7 @@ impl Initiator {
     }
 
     /// Returns true if packets were appended, or if no more can be.
-    fn poll_lane<H: Memory>(
+    fn poll_channel<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
         index: usize,
@@ -490,8 +499,8 @@ impl Initiator {
     ) -> bool {
         loop {
             self.advance(cx, index);
-            let lane = &mut self.lanes[index];
-            if let Some(probe) = lane.probe.as_mut().filter(|probe| probe.is_due) {
+            let channel = &mut self.channels[index];
+            if let Some(probe) = channel.probe.as_mut().filter(|probe| probe.is_due) {
                 if !tx.accepts_route(probe.to.route)
                     || !push_probe(&probe.peer, cx.who.qpn, RocadeProbe::Request, tx)
                 {
@@ -503,22 +512,22 @@ impl Initiator {
                 probe.again_at = wait_ns.map(|ns| cx.now.plus_ns(ns));
                 return true;
             }
-            let route = lane.session.as_ref().map(|session| session.to.route);
+            let route = channel.session.as_ref().map(|session| session.to.route);
             if route.is_some_and(|route| !tx.accepts_route(route)) {
                 return true;
             }
             let before = tx.segments();
-            self.with_lane(cx, index, |requester, cx| requester.poll_transmit(cx, tx));
+            self.with_channel(cx, index, |requester, cx| requester.poll_transmit(cx, tx));
             if let Some(route) = route.filter(|_| tx.segments() > before) {
                 tx.set_route(route);
                 self.last = index;
                 return true;
             }
             // A local operation may have completed.
-            let is_released = self.is_released(&self.lanes[index]);
-            let lane = &mut self.lanes[index];
-            if !lane.may_switch(is_released) {
-                lane.note_idle(cx.now);
+            let is_released = self.is_released(&self.channels[index]);
+            let channel = &mut self.channels[index];
+            if !channel.may_switch(is_released) {
+                channel.note_idle(cx.now);
                 return false;
             }
         }
@@ -548,17 +557,17 @@ impl Initiator {
         payload: &[u8],
     ) -> Result<(), Fatal> {
         let id = headers.dcreth.map(|eth| eth.session);
-        let of_session = |lane: &DcLane| {
-            let session = lane.session.as_ref();
+        let of_session = |channel: &StreamChannel| {
+            let session = channel.session.as_ref();
             session.is_some_and(|session| id.is_some_and(|id| session.is(id)))
         };
-        let Some(index) = self.lanes.iter().position(of_session) else {
+        let Some(index) = self.channels.iter().position(of_session) else {
             cx.out.counters.drop_packet(DropReason::NoSession);
             return Ok(());
         };
         //= DCW-06
-        let lane = &self.lanes[index];
-        let peer = lane
+        let channel = &self.channels[index];
+        let peer = channel
             .session
             .as_ref()
             .map_or(cx.peer, |session| &session.peer);
@@ -566,16 +575,16 @@ impl Initiator {
             cx.out.counters.drop_packet(reason);
             return Ok(());
         }
-        let result = self.with_lane(cx, index, |requester, cx| {
+        let result = self.with_channel(cx, index, |requester, cx| {
             take_response(requester, cx, headers, payload).and_then(|()| requester.check_failed(cx))
         });
-        let lane = &mut self.lanes[index];
-        let una = lane.requester.una();
-        if let Some(session) = &mut lane.session {
+        let channel = &mut self.channels[index];
+        let una = channel.requester.una();
+        if let Some(session) = &mut channel.session {
             session.note_una(una);
         }
-        lane.note_idle(cx.now);
-        result.or_else(|Fatal| self.fail_lane(cx, index))
+        channel.note_idle(cx.now);
+        result.or_else(|Fatal| self.fail_channel(cx, index))
     }
 
     /// Handles a datagram to the initiator that shows that its sender runs Rocade.
@@ -588,12 +597,12 @@ impl Initiator {
     ) {
         let (who, local) = (meta.source, meta.destination);
         let awaited = |probe: &mut PendingProbe| probe.to.remote == who && probe.to.local == local;
-        let is_answer = matches!(probe_of(packet), Some((RocadeProbe::Reply, _)));
+        let is_reply = matches!(probe_of(packet), Some((RocadeProbe::Reply, _)));
         let is_ours = packet.bth().pkey.matches(cx.peer.pkey);
         let mut was_awaited = false;
-        if is_answer && is_ours {
-            for lane in &mut self.lanes {
-                was_awaited |= lane.probe.take_if(awaited).is_some();
+        if is_reply && is_ours {
+            for channel in &mut self.channels {
+                was_awaited |= channel.probe.take_if(awaited).is_some();
             }
         }
         if !was_awaited {
@@ -607,24 +616,27 @@ impl Initiator {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        self.lanes.iter().filter_map(DcLane::next_timeout).min()
+        self.channels
+            .iter()
+            .filter_map(StreamChannel::next_timeout)
+            .min()
     }
 
     pub(crate) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
-        for index in 0..self.lanes.len() {
+        for index in 0..self.channels.len() {
             let result = self
-                .with_lane(cx, index, Requester::handle_timeout)
+                .with_channel(cx, index, Requester::handle_timeout)
                 .and_then(|()| self.repeat_probe(cx, index));
             if result.is_err() {
                 // Another implementation may have this address by now.
-                let session = self.lanes[index].session.as_ref();
+                let session = self.channels[index].session.as_ref();
                 if let Some(remote) = session.map(|session| session.to.remote) {
                     self.rocade_peers.remove(&remote);
                 }
-                self.fail_lane(cx, index)?;
+                self.fail_channel(cx, index)?;
             }
-            let lane = &mut self.lanes[index];
-            if lane.idle_at.take_if(|at| *at <= cx.now).is_some() {
+            let channel = &mut self.channels[index];
+            if channel.idle_at.take_if(|at| *at <= cx.now).is_some() {
                 self.end_session(index);
             }
         }
@@ -632,15 +644,15 @@ impl Initiator {
     }
 
     fn repeat_probe<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
-        let lane = &mut self.lanes[index];
-        let Some(probe) = &mut lane.probe else {
+        let channel = &mut self.channels[index];
+        let Some(probe) = &mut channel.probe else {
             return Ok(());
         };
         if probe.again_at.is_none_or(|at| at > cx.now) {
             return Ok(());
         }
-        if lane.held.is_empty() {
-            lane.probe = None;
+        if channel.held.is_empty() {
+            channel.probe = None;
             return Ok(());
         }
         cx.out.counters.rare().timeouts += 1;
@@ -651,10 +663,10 @@ impl Initiator {
             return Ok(());
         }
         //= DC-09
-        if let Some(held) = lane.held.pop_front() {
-            lane.requester.put(held.wqe);
+        if let Some(held) = channel.held.pop_front() {
+            channel.requester.put(held.wqe);
         }
-        Err(self.with_lane(cx, index, |requester, cx| {
+        Err(self.with_channel(cx, index, |requester, cx| {
             requester.fail(cx, WcStatus::RetryExcErr)
         }))
     }
@@ -662,41 +674,41 @@ impl Initiator {
     /// Handles the failure to read the payload of a request in the last buffer.
     pub(crate) fn fail_request<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Result<(), Fatal> {
         let index = self.last;
-        self.with_lane(cx, index, |requester, cx| {
+        self.with_channel(cx, index, |requester, cx| {
             requester.fail_request(cx.now, psn);
             requester.check_failed(cx)
         })
-        .or_else(|Fatal| self.fail_lane(cx, index))
+        .or_else(|Fatal| self.fail_channel(cx, index))
     }
 
     /// Ends all sessions, including those with packets in flight.
     //= DCW-12
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
-        for index in 0..self.lanes.len() {
-            let lane = &mut self.lanes[index];
-            lane.probe = None;
-            for held in lane.held.drain(..) {
-                lane.requester.put(held.wqe);
+        for index in 0..self.channels.len() {
+            let channel = &mut self.channels[index];
+            channel.probe = None;
+            for held in channel.held.drain(..) {
+                channel.requester.put(held.wqe);
             }
-            self.with_lane(cx, index, Requester::flush);
+            self.with_channel(cx, index, Requester::flush);
             self.end_session(index);
         }
     }
 
     /// Ends the sessions without packets in flight, before the initiator is reset.
     pub(crate) fn end_idle_sessions(&mut self) {
-        for index in 0..self.lanes.len() {
-            if self.lanes[index].is_idle() {
+        for index in 0..self.channels.len() {
+            if self.channels[index].is_idle() {
                 self.end_session(index);
             }
         }
     }
 
     pub(crate) fn reset(&mut self) {
-        for lane in &mut self.lanes {
-            *lane = DcLane::new(self.limits.unbounded());
+        for channel in &mut self.channels {
+            *channel = StreamChannel::new(self.limits.unbounded());
         }
-        self.prepare_lanes();
+        self.prepare_channels();
         if let Some(gate) = self.gate() {
             gate.reset();
         }

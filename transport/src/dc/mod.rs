@@ -8,8 +8,8 @@
 //! describes the wire format.
 
 mod initiator;
-mod lane;
 mod session;
+mod stream_channel;
 mod target;
 
 use core::net::IpAddr;
@@ -63,7 +63,7 @@ pub struct DctStatus {
 
 /// Destination of an answer of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnswerRoute {
+pub struct ResponseRoute {
     /// The local address.
     pub local: IpAddr,
     /// The address of the initiator.

@@ -18,13 +18,13 @@ use crate::queue::{RecvSource, SharedReceives};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
 
-/// The identity of an initiator's lane: its sessions follow each other.
+/// The identity of an initiator's channel: its sessions follow each other.
 //= DCW-09
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LaneId {
+pub(super) struct ChannelId {
     pub(super) source: IpAddr,
     pub(super) dci: Qpn,
-    pub(super) lane: u8,
+    pub(super) channel: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) enum SessionOutcome {
 
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) lane_id: LaneId,
+    pub(super) channel_id: ChannelId,
     pub(super) id: u32,
     pub(super) peer: Peer,
     pub(super) responder: Responder,
@@ -102,7 +102,7 @@ impl Session {
 
     /// Creates a session that begins with a packet of this peer.
     pub(super) fn new(
-        lane_id: LaneId,
+        channel_id: ChannelId,
         peer: Peer,
         receives: (&Arc<dyn SharedReceives>, PdTag),
         attr: ResponderAttr,
@@ -117,16 +117,16 @@ impl Session {
         let tag = SessionTag {
             id,
             key: 0,
-            dci: lane_id.dci,
-            lane: lane_id.lane,
+            dci: channel_id.dci,
+            stream_channel: channel_id.channel,
             start: None,
         };
         Self {
-            lane_id,
+            channel_id,
             id,
             peer: Peer {
-                qpn: lane_id.dci,
-                remote: lane_id.source,
+                qpn: channel_id.dci,
+                remote: channel_id.source,
                 session: Some(Box::new(tag)),
                 ..peer
             },
@@ -162,7 +162,7 @@ impl Session {
         let result = f(&mut self.responder, &mut cx);
         for completion in cx.out.completions.iter_mut().skip(before) {
             //= DC-11
-            completion.src_qp = self.lane_id.dci;
+            completion.src_qp = self.channel_id.dci;
         }
         result
     }

@@ -11,8 +11,8 @@ use rocade_wire::{
     RocadeProbe, Service, Syndrome,
 };
 
-use super::session::{LaneId, Session, SessionOutcome};
-use super::{AnswerRoute, DctStatus, MAX_SESSIONS, SESSION_MEMORY_NS};
+use super::session::{ChannelId, Session, SessionOutcome};
+use super::{DctStatus, MAX_SESSIONS, ResponseRoute, SESSION_MEMORY_NS};
 use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::event::QpEvent;
@@ -73,7 +73,7 @@ pub(crate) struct Target {
     is_draining: bool,
     /// Sessions by index. The index of a session never changes.
     sessions: Vec<Option<Box<Session>>>,
-    by_lane: BTreeMap<LaneId, usize>,
+    by_channel: BTreeMap<ChannelId, usize>,
     /// Sessions by [`Session::due`]. A packet does not move its session: the time is looked at
     /// when it has come.
     by_age: BTreeSet<(Time, usize)>,
@@ -105,7 +105,7 @@ impl Target {
             violation_event: ViolationEvent::Off,
             is_draining: false,
             sessions: Vec::new(),
-            by_lane: BTreeMap::new(),
+            by_channel: BTreeMap::new(),
             by_age: BTreeSet::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
@@ -161,7 +161,7 @@ impl Target {
     }
 
     /// Returns the destination of packets that take this route.
-    pub(crate) fn answer_route(&self, route: RouteTag) -> Option<AnswerRoute> {
+    pub(crate) fn response_route(&self, route: RouteTag) -> Option<ResponseRoute> {
         if route.0 & ANSWER == 0 {
             return None;
         }
@@ -173,7 +173,7 @@ impl Target {
             let session = self.sessions.get(index)?.as_ref()?;
             &session.peer
         };
-        Some(AnswerRoute {
+        Some(ResponseRoute {
             local: peer.local,
             remote: peer.remote,
             dest: peer.qpn,
@@ -207,12 +207,12 @@ impl Target {
             self.note_violation(cx.out);
             return;
         }
-        let lane_id = LaneId {
+        let channel_id = ChannelId {
             source: meta.source,
             dci: eth.dci,
-            lane: eth.lane,
+            channel: eth.stream_channel,
         };
-        let found = self.by_lane.get(&lane_id).copied();
+        let found = self.by_channel.get(&channel_id).copied();
         let known = found.and_then(|index| self.sessions[index].as_ref());
         let index = match (found, known) {
             (Some(index), Some(session)) if session.id == eth.session => index,
@@ -221,7 +221,7 @@ impl Target {
                 cx.out.counters.drop_packet(DropReason::NoSession);
                 return;
             }
-            _ => match self.begin(cx, lane_id, eth, headers, operation) {
+            _ => match self.begin(cx, channel_id, eth, headers, operation) {
                 Some(index) => index,
                 None => return,
             },
@@ -287,7 +287,7 @@ impl Target {
                 id,
                 key: 0,
                 dci,
-                lane: 0,
+                stream_channel: 0,
                 start: None,
             })
         };
@@ -316,15 +316,19 @@ impl Target {
     fn begin<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        lane_id: LaneId,
+        channel_id: ChannelId,
         eth: DcEth,
         headers: &Headers,
         operation: Operation,
     ) -> Option<usize> {
         let psn = headers.bth.psn;
         let refuse = |target: &mut Self, cx: &mut Cx<'_, H>, code| {
-            let peer =
-                Self::peer_without_session(cx, lane_id.source, lane_id.dci, Some(eth.session));
+            let peer = Self::peer_without_session(
+                cx,
+                channel_id.source,
+                channel_id.dci,
+                Some(eth.session),
+            );
             target.queue_stateless_reply(peer, ReplyKind::Nak { psn, code });
         };
         if operation == Operation::Disconnect {
@@ -349,7 +353,7 @@ impl Target {
             refuse(self, cx, NakCode::InvalidRequest);
             return None;
         };
-        let Some(index) = self.place_for(cx, lane_id) else {
+        let Some(index) = self.place_for(cx, channel_id) else {
             //= DCW-11
             refuse(self, cx, NakCode::Reserved(DcRespEth::NAK_NO_RESOURCES));
             return None;
@@ -358,8 +362,13 @@ impl Target {
             pmtu,
             ..cx.peer.clone()
         };
-        let mut session =
-            Session::new(lane_id, peer, (&self.receives, self.pd), self.attr, headers);
+        let mut session = Session::new(
+            channel_id,
+            peer,
+            (&self.receives, self.pd),
+            self.attr,
+            headers,
+        );
         self.serial += 1;
         session.serial = self.serial;
         session.is_listed = self.ready.contains(&index);
@@ -367,19 +376,19 @@ impl Target {
         session.set_due(due);
         self.by_age.insert((due, index));
         self.sessions[index] = Some(Box::new(session));
-        self.by_lane.insert(lane_id, index);
+        self.by_channel.insert(channel_id, index);
         Some(index)
     }
 
     /// Returns the index for the next session of an initiator: that of its previous session, or a
     /// free one.
-    fn place_for<H: Memory>(&mut self, cx: &mut Cx<'_, H>, lane_id: LaneId) -> Option<usize> {
-        if let Some(&index) = self.by_lane.get(&lane_id) {
+    fn place_for<H: Memory>(&mut self, cx: &mut Cx<'_, H>, channel_id: ChannelId) -> Option<usize> {
+        if let Some(&index) = self.by_channel.get(&channel_id) {
             self.forget(cx, index);
             return Some(index);
         }
         self.drop_silent(cx);
-        if self.by_lane.len() >= MAX_SESSIONS {
+        if self.by_channel.len() >= MAX_SESSIONS {
             return None;
         }
         if let Some(index) = self.free.pop() {
@@ -416,7 +425,7 @@ impl Target {
     fn forget<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) {
         if let Some(mut session) = self.sessions[index].take() {
             session.with(cx, Responder::flush);
-            self.by_lane.remove(&session.lane_id);
+            self.by_channel.remove(&session.channel_id);
             self.by_age.remove(&(session.due(), index));
         }
         // The order of completions stays the same. Only the session they belong to is forgotten.
@@ -571,7 +580,7 @@ impl Target {
             session.responder.reset();
         }
         self.sessions.clear();
-        self.by_lane.clear();
+        self.by_channel.clear();
         self.by_age.clear();
         self.free.clear();
         self.ready.clear();

@@ -42,10 +42,10 @@ fn filled(base: u64, layout: Layout) -> Indirect {
     key
 }
 
-/// Returns each piece of a range, as (key, address, length).
-fn pieces(key: &Indirect, va: u64, len: u64) -> Result<Vec<(u32, u64, u64)>, AccessError> {
+/// Returns each segment of a range, as (key, address, length).
+fn segments(key: &Indirect, va: u64, len: u64) -> Result<Vec<(u32, u64, u64)>, AccessError> {
     let mut found = vec![];
-    key.pieces(WHO, (va, len), NONE, |lkey, addr, len| {
+    key.segments(WHO, (va, len), NONE, |lkey, addr, len| {
         found.push((lkey.get(), addr, len));
         Ok::<(), AccessError>(())
     })?;
@@ -53,7 +53,7 @@ fn pieces(key: &Indirect, va: u64, len: u64) -> Result<Vec<(u32, u64, u64)>, Acc
 }
 
 fn byte(key: &Indirect, va: u64) -> Result<(u32, u64), AccessError> {
-    let found = pieces(key, va, 1)?;
+    let found = segments(key, va, 1)?;
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].2, 1);
     Ok((found[0].0, found[0].1))
@@ -81,9 +81,12 @@ fn a_list_is_one_range() {
     assert_eq!(byte(&key, 0x4000_00bf), Ok((c, 0x7f20_102f)));
     assert_eq!(byte(&key, 0x4000_00c0), Err(AccessError::OutOfRange));
     assert_eq!(byte(&key, 0x3fff_ffff), Err(AccessError::OutOfRange));
-    assert_eq!(pieces(&key, 0x4000_0000, 193), Err(AccessError::OutOfRange));
     assert_eq!(
-        pieces(&key, 0x4000_0001, u64::MAX),
+        segments(&key, 0x4000_0000, 193),
+        Err(AccessError::OutOfRange)
+    );
+    assert_eq!(
+        segments(&key, 0x4000_0001, u64::MAX),
         Err(AccessError::OutOfRange)
     );
     let across = [
@@ -91,7 +94,7 @@ fn a_list_is_one_range() {
         (b, 0x7f10_0040, 28),
         (c, 0x7f20_0ff0, 1),
     ];
-    assert_eq!(pieces(&key, 0x4000_0062, 31).unwrap(), across);
+    assert_eq!(segments(&key, 0x4000_0062, 31).unwrap(), across);
 }
 
 //= UMR-21 type=test
@@ -109,10 +112,10 @@ fn entries_overlap_repeat_and_may_be_empty() {
     assert_eq!((layout.entries(), layout.len()), (6, 9));
     let key = filled(0, layout);
     let all = [(1, 10, 4), (1, 12, 4), (1, 10, 1)];
-    assert_eq!(pieces(&key, 0, 9).unwrap(), all);
+    assert_eq!(segments(&key, 0, 9).unwrap(), all);
     let nothing = filled(7, Layout::list([block(1, 10, 0, 0)]).unwrap());
-    assert_eq!(pieces(&nothing, 7, 0).unwrap(), []);
-    assert_eq!(pieces(&nothing, 7, 1), Err(AccessError::OutOfRange));
+    assert_eq!(segments(&nothing, 7, 0).unwrap(), []);
+    assert_eq!(segments(&nothing, 7, 1), Err(AccessError::OutOfRange));
     assert!(
         Layout::repeated([block(1, 10, 4, 4)], 0)
             .unwrap()
@@ -147,7 +150,7 @@ fn blocks_are_interleaved() {
         (e1, 0x2_0008, 2),
         (e0, 0x1_0020, 1),
     ];
-    assert_eq!(pieces(&key, 0x1005, 8).unwrap(), middle);
+    assert_eq!(segments(&key, 0x1005, 8).unwrap(), middle);
 }
 
 //= UMR-32 type=test
@@ -160,11 +163,11 @@ fn a_column_of_a_matrix_and_strides_that_overlap() {
     assert_eq!(byte(&key, 31), Ok((1, 20 + 7 * 64 + 3)));
     let same = filled(0, Layout::repeated([block(1, 5, 2, 0)], 3).unwrap());
     assert_eq!(
-        pieces(&same, 1, 4).unwrap(),
+        segments(&same, 1, 4).unwrap(),
         [(1, 6, 1), (1, 5, 2), (1, 5, 1)]
     );
     let sliding = filled(0, Layout::repeated([block(1, 5, 4, 1)], 2).unwrap());
-    assert_eq!(pieces(&sliding, 0, 8).unwrap(), [(1, 5, 4), (1, 6, 4)]);
+    assert_eq!(segments(&sliding, 0, 8).unwrap(), [(1, 5, 4), (1, 6, 4)]);
 }
 
 #[test]
@@ -264,7 +267,7 @@ fn what_may_be_listed() {
 fn a_key_is_free_filled_refilled_and_freed() {
     let rights = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
     let mut key = Indirect::new(PD, KEY, 2, rights | AccessFlags::MW_BIND);
-    assert_eq!(pieces(&key, 0, 1), Err(AccessError::BadKey));
+    assert_eq!(segments(&key, 0, 1), Err(AccessError::BadKey));
     assert!(key.listed().is_none());
     let layout = |addr| Layout::list([block(1, addr, 8, 0), block(1, addr, 8, 0)]).unwrap();
     let with = |access, addr| Fill {
@@ -286,7 +289,7 @@ fn a_key_is_free_filled_refilled_and_freed() {
     );
     assert_eq!(byte(&key, 1), Ok((1, 1)));
     let may = |key: &Indirect, who, right| {
-        key.pieces(who, (0, 1), right, |_, _, _| Ok::<(), AccessError>(()))
+        key.segments(who, (0, 1), right, |_, _, _| Ok::<(), AccessError>(()))
     };
     assert_eq!(may(&key, WHO, AccessFlags::REMOTE_READ), Ok(()));
     assert_eq!(
@@ -332,21 +335,21 @@ fn a_key_is_free_filled_refilled_and_freed() {
     // The key can be freed any number of times, and invalidated once.
     for _ in 0..2 {
         assert_eq!(key.fill(WHO, only(None, Remap::Free), 0), Ok(()));
-        assert_eq!(pieces(&key, 0, 1), Err(AccessError::BadKey));
+        assert_eq!(segments(&key, 0, 1), Err(AccessError::BadKey));
     }
     assert_eq!(key.invalidate(WHO), Err(AccessError::BadKey));
     assert_eq!(key.fill(WHO, guarded, 0), Ok(()));
     assert_eq!(key.invalidate(FOREIGN), Err(AccessError::WrongPd));
     assert_eq!(key.invalidate(WHO), Ok(()));
-    assert_eq!(pieces(&key, 0, 1), Err(AccessError::BadKey));
+    assert_eq!(segments(&key, 0, 1), Err(AccessError::BadKey));
 }
 
 //= UMR-33 type=test
 #[test]
-fn a_piece_that_fails_ends_the_access() {
+fn a_segment_that_fails_ends_the_access() {
     let key = filled(0, Layout::repeated([block(1, 0, 1, 1)], 1 << 40).unwrap());
     let mut seen = 0;
-    let ended = key.pieces(WHO, (0, 1 << 40), NONE, |_, _, _| {
+    let ended = key.segments(WHO, (0, 1 << 40), NONE, |_, _, _| {
         seen += 1;
         if seen == 3 {
             Err(AccessError::Fault)

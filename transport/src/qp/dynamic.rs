@@ -6,7 +6,7 @@ use super::Qp;
 use super::side::{RecvSide, SendSide};
 use crate::attr::QpState;
 use crate::counters::DropReason;
-use crate::dc::{AnswerRoute, DciStreams, DctStatus};
+use crate::dc::{DciStreams, DctStatus, ResponseRoute};
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::peer::PacketMeta;
@@ -127,9 +127,9 @@ impl Qp {
     /// A target generates the tags of its routes itself, so the caller need not keep them. `None`
     /// if the route is unknown.
     #[must_use]
-    pub fn answer_route(&self, route: RouteTag) -> Option<AnswerRoute> {
+    pub fn response_route(&self, route: RouteTag) -> Option<ResponseRoute> {
         match &self.recv {
-            RecvSide::Target(target) => target.answer_route(route),
+            RecvSide::Target(target) => target.response_route(route),
             _ => None,
         }
     }

@@ -11,7 +11,7 @@ mod invariants;
 mod migrate;
 mod modify;
 mod op_count;
-mod partial_run;
+mod partial_batch;
 mod pkeys;
 mod side;
 mod snapshot;

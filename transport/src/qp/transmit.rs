@@ -105,9 +105,9 @@ impl Qp {
         let budget = limit.budget(now);
         let begin = tx.bytes().len();
         if budget > 0 || !self.recv.is_reading() {
-            let room = tx.limit(begin + budget);
+            let space = tx.limit(begin + budget);
             self.transmit_all_responses(now, mem, tx);
-            tx.set_limit(room);
+            tx.set_limit(space);
         }
         let reads = self.recv.is_reading();
         let Some(control) = &mut self.control else {

@@ -32,13 +32,13 @@ impl RecvWqe {
             let who = Accessor { pd: self.pd, ..who };
             return message.is_empty() || mem.write_local(who, lkey, addr, message).is_ok();
         }
-        self.fill_pieces((mem, who), message)
+        self.fill_sges((mem, who), message)
     }
 
     /// Copies a whole message to any number of buffers.
-    fn fill_pieces(&self, (mem, who): (&impl Memory, Accessor), message: &[u8]) -> bool {
-        let has_room = message.len() as u64 <= self.data.len();
-        has_room && (message.is_empty() || self.scatter((mem, who), 0, message).is_ok())
+    fn fill_sges(&self, (mem, who): (&impl Memory, Accessor), message: &[u8]) -> bool {
+        let has_space = message.len() as u64 <= self.data.len();
+        has_space && (message.is_empty() || self.scatter((mem, who), 0, message).is_ok())
     }
 
     /// Copies a part of a message to offset `offset` of the buffers. Their keys are checked against

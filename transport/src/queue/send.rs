@@ -13,8 +13,8 @@ pub(crate) struct SendLimits {
 }
 
 impl SendLimits {
-    /// Returns the limits for one of several lanes that share a queue, whose WQEs are counted
-    /// elsewhere.
+    /// Returns the limits for one of several stream channels that share a queue, whose WQEs are
+    /// counted elsewhere.
     pub(crate) const fn unbounded(self) -> Self {
         Self {
             max_wr: u32::MAX,

@@ -45,8 +45,8 @@ impl Requester {
         let head = request_head(cx.peer, wqe, operation, self.cursor, pmtu);
         let cost = u64::from(wqe.packet_cost);
         let in_window = limit.saturating_sub(wqe.cost_at(self.cursor) - una_cost + cost) / cost;
-        let room = tx.room(head.segment_len(pmtu as usize));
-        let count = u64::from(left).min(in_window).min(room as u64);
+        let space = tx.space(head.segment_len(pmtu as usize));
+        let count = u64::from(left).min(in_window).min(space as u64);
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         if count < FEWEST {
             return false;
@@ -71,7 +71,7 @@ impl Requester {
         // The interval may have been longer before.
         let since = self.packets_since_ack_req.min(interval - 1);
         let asks = |packets: u32| packets.is_multiple_of(interval);
-        tx.push_deferred_run(&head, source, count, |index, bth| {
+        tx.push_deferred_batch(&head, source, count, |index, bth| {
             bth.ack_req = asks(since + index + 1);
         });
         let before = self.cursor;

@@ -45,7 +45,7 @@ pub(super) enum UncreditedSend {
 pub(super) struct Credits {
     /// Messages that may start and consume a receive. Negative if so many have started without
     /// credits.
-    room: i32,
+    available: i32,
     /// Requests started, as the peer counts them (SSN).
     ssn: Msn,
 }
@@ -53,21 +53,21 @@ pub(super) struct Credits {
 impl Credits {
     pub(super) const fn new() -> Self {
         Self {
-            room: UNKNOWN,
+            available: UNKNOWN,
             ssn: Msn::new(0),
         }
     }
 
     /// Returns true if one more message that consumes a receive may start.
     #[inline]
-    pub(super) const fn has_room(&self) -> bool {
-        self.room > 0
+    pub(super) const fn has_space(&self) -> bool {
+        self.available > 0
     }
 
     /// Returns true if a message has started without a credit.
     #[inline]
     pub(super) const fn is_exceeded(&self) -> bool {
-        self.room < 0
+        self.available < 0
     }
 
     /// Counts started requests, and a credit if they consume a receive.
@@ -76,7 +76,7 @@ impl Credits {
     pub(super) const fn note_started(&mut self, requests: u32, takes_receive: bool) {
         self.ssn = Msn::new(self.ssn.get().wrapping_add(requests));
         if takes_receive {
-            self.room -= 1;
+            self.available -= 1;
         }
     }
 
@@ -84,8 +84,8 @@ impl Credits {
     #[inline]
     fn update(&mut self, code: CreditCode, msn: Msn) {
         //= RC-CRD-05
-        if self.room > LEAST_UNLIMITED {
-            self.room = UNLIMITED;
+        if self.available > LEAST_UNLIMITED {
+            self.available = UNLIMITED;
         } else {
             self.set(code, msn);
         }
@@ -94,16 +94,16 @@ impl Credits {
     //= RC-CRD-02
     fn set(&mut self, code: CreditCode, msn: Msn) {
         let Some(credits) = code.credits() else {
-            self.room = UNLIMITED;
+            self.available = UNLIMITED;
             return;
         };
         // The MSN of a faulty peer may exceed what it was sent.
         let incomplete = self.ssn.diff(msn).max(0);
-        let room = i32::try_from(credits).unwrap_or(0) - incomplete;
-        self.room = if self.room > LEAST_UNKNOWN {
-            room
+        let available = i32::try_from(credits).unwrap_or(0) - incomplete;
+        self.available = if self.available > LEAST_UNKNOWN {
+            available
         } else {
-            self.room.max(room)
+            self.available.max(available)
         };
     }
 }
@@ -138,7 +138,7 @@ impl Requester {
     /// Sets the credits to zero until the peer announces some.
     //= RC-CRD-02
     pub(crate) const fn expect_credits(&mut self) {
-        self.credits.room = 0;
+        self.credits.available = 0;
     }
 
     /// Handles the credits of an ACK that is not older than the last.
@@ -151,12 +151,12 @@ impl Requester {
     /// more credits than before.
     //= RC-ACK-06 RC-REQ-02
     pub(super) fn note_update(&mut self, code: CreditCode, msn: Msn) -> bool {
-        let before = self.credits.room;
+        let before = self.credits.available;
         if before > LEAST_UNKNOWN {
             return false;
         }
         self.credits.update(code, msn);
-        let is_news = self.credits.room > before;
+        let is_news = self.credits.available > before;
         if is_news {
             if self.uncredited_send == UncreditedSend::Waiting {
                 self.rnr_until = None;
@@ -201,7 +201,7 @@ impl Requester {
         }
         match self.uncredited_send {
             UncreditedSend::Unknown | UncreditedSend::Send | UncreditedSend::TimedOut => {
-                self.credits.room = 0;
+                self.credits.available = 0;
                 true
             }
             UncreditedSend::Wait => {
@@ -227,7 +227,7 @@ impl Requester {
     #[cold]
     fn find_uncredited(&self) -> usize {
         let started = self.sq.iter().take(self.started).enumerate().rev();
-        let uncredited = self.credits.room.unsigned_abs() as usize;
+        let uncredited = self.credits.available.unsigned_abs() as usize;
         let messages = started
             .filter(|(_, wqe)| wqe.takes_receive())
             .take(uncredited);

@@ -102,7 +102,7 @@ impl Requester {
         }
     }
 
-    /// Asserts that every WQE of the queue is counted. DC lanes count theirs together.
+    /// Asserts that every WQE of the queue is counted. DC stream channels count theirs together.
     pub(crate) fn check_use(&self) {
         assert!(self.sq.len() <= self.used as usize, "{self:?}");
         assert!(self.unsignaled_done <= self.used, "{self:?}");

@@ -64,8 +64,8 @@ impl Requester {
                 self.current += 1;
             }
             if self.current == self.started {
-                let room = budget.saturating_sub(tx.bytes().len() - begin);
-                if self.send_shorts(cx, una_cost, room, tx) || self.run_local(cx) {
+                let space = budget.saturating_sub(tx.bytes().len() - begin);
+                if self.send_shorts(cx, una_cost, space, tx) || self.run_local(cx) {
                     continue;
                 }
                 if !self.start_next(cx) {
@@ -128,8 +128,8 @@ impl Requester {
         self.started == self.sq.len()
     }
 
-    /// Sends WQEs on the fast path, until one needs the slow path or `room` bytes are used. Returns
-    /// true if any was sent.
+    /// Sends WQEs on the fast path, until one needs the slow path or `space` bytes are used.
+    /// Returns true if any was sent.
     ///
     /// Call it only when everything started has been sent.
     #[inline(never)]
@@ -137,7 +137,7 @@ impl Requester {
         &mut self,
         cx: &mut Cx<'_, H>,
         una_cost: u64,
-        room: usize,
+        space: usize,
         tx: &mut TxBuffer,
     ) -> bool {
         if self.draining || self.cross_channel.is_some() {
@@ -145,7 +145,7 @@ impl Requester {
         }
         let begin = tx.bytes().len();
         let started = self.started;
-        while self.send_short(cx, una_cost, tx) && tx.bytes().len() - begin < room {}
+        while self.send_short(cx, una_cost, tx) && tx.bytes().len() - begin < space {}
         self.started != started
     }
 
@@ -235,7 +235,7 @@ impl Requester {
             _ => return false,
         };
         let takes_receive = reth.is_none() || imm.is_some();
-        if takes_receive && !self.credits.has_room() {
+        if takes_receive && !self.credits.has_space() {
             return false;
         }
         let cost = Self::packet_cost(cx.peer, wqe.len, 1);
@@ -318,7 +318,7 @@ impl Requester {
             return false;
         }
         //= RC-CRD-03
-        if takes_receive && !self.credits.has_room() && !self.may_exceed(cx.now) {
+        if takes_receive && !self.credits.has_space() && !self.may_exceed(cx.now) {
             return false;
         }
         let Some(wqe) = self.sq.get_mut(self.started) else {

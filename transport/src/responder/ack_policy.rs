@@ -207,7 +207,7 @@ impl Responder {
         !self.queue.is_empty()
     }
 
-    /// Returns true if there is room for one more replay.
+    /// Returns true if there is space for one more replay.
     pub(super) fn may_replay(&self) -> bool {
         self.queue.len() < MAX_QUEUED_REPLAYS
     }
@@ -511,7 +511,7 @@ fn push_read<H: Memory>(
 /// Appends at most `most` READ responses with the same head and consecutive payloads in memory.
 /// Returns how many.
 ///
-/// There is room for the first.
+/// There is space for the first.
 #[inline]
 fn push_read_data<H: Memory>(
     cx: &Cx<'_, H>,
@@ -527,15 +527,15 @@ fn push_read_data<H: Memory>(
         let packets = if most == 1 {
             1
         } else {
-            let room = tx.room(head.segment_len(len as usize));
-            u32::try_from(room).unwrap_or(u32::MAX).clamp(1, most)
+            let space = tx.space(head.segment_len(len as usize));
+            u32::try_from(space).unwrap_or(u32::MAX).clamp(1, most)
         };
         let total = u64::from(packets * len);
         let access = RemoteAccess::Read;
         if cx.host.check_remote(cx.who, rkey, va, total, access)? == Extent::One {
             match packets {
                 1 => tx.push_deferred(head, first),
-                _ => tx.push_deferred_run(head, first, packets, |_, _| {}),
+                _ => tx.push_deferred_batch(head, first, packets, |_, _| {}),
             }
             return Ok(packets);
         }

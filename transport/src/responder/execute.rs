@@ -88,9 +88,9 @@ impl Responder {
             | Operation::FetchAdd
             | Operation::AtomicWrite
             | Operation::Flush => {
-                self.answer_resource();
+                self.queue_response();
             }
-            _ if operation.is_masked_atomic() => self.answer_resource(),
+            _ if operation.is_masked_atomic() => self.queue_response(),
             //= RC-ACK-01
             _ if headers.bth.ack_req => self.schedule_ack(psn),
             _ => {}
@@ -384,7 +384,7 @@ impl Responder {
 
     /// Queues the response to the READ or atomic just saved, with the MSN that counts it.
     //= RC-ACK-03
-    fn answer_resource(&mut self) {
+    fn queue_response(&mut self) {
         let msn = self.msn;
         let response = match self.saved.back() {
             Some(&Saved::Read {

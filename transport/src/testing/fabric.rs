@@ -280,7 +280,7 @@ impl Fabric {
                 .poll_transmit(self.now, &node.mem, AckPlacement::First, &mut tx);
             let is_empty = tx.is_empty();
             if !is_empty {
-                self.send_run(id, &mut tx);
+                self.send_batch(id, &mut tx);
             }
             self.tx = tx;
             if is_empty {
@@ -296,10 +296,13 @@ impl Fabric {
         }
     }
 
-    fn send_run(&mut self, id: NodeId, tx: &mut TxBuffer) {
+    fn send_batch(&mut self, id: NodeId, tx: &mut TxBuffer) {
         let route = tx.route();
         let node = &mut self.nodes[id.0];
-        let answer = node.qp.answer_route(route).map(|answer| answer.remote);
+        let remote = node
+            .qp
+            .response_route(route)
+            .map(|response| response.remote);
         let source = node.ip;
         let mut segments = Vec::new();
         let mut is_lost = false;
@@ -314,11 +317,11 @@ impl Fabric {
             segments.clear();
             let (qp, mem) = (&mut node.qp, &node.mem);
             let read = |source, place: &mut [u8]| mem.copy(source, place);
-            qp.recover_partial_run(self.now, tx, read, |segment| {
+            qp.recover_partial_batch(self.now, tx, read, |segment| {
                 segments.push(segment.to_vec())
             });
         }
-        let remote = answer.or_else(|| {
+        let remote = remote.or_else(|| {
             let index = usize::try_from(route.0.checked_sub(1)?).ok()?;
             Some(self.nodes.get(index)?.ip)
         });

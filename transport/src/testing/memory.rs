@@ -163,8 +163,9 @@ impl TestMemory {
         found.map(f)
     }
 
-    /// Returns the pieces of regions for an access through an indirect key. All of them are mapped.
-    fn pieces(
+    /// Returns the segments of regions for an access through an indirect key. All of them are
+    /// mapped.
+    fn segments(
         &self,
         who: Accessor,
         key: u32,
@@ -174,28 +175,28 @@ impl TestMemory {
     ) -> Result<Vec<(Lkey, u64, u64)>, AccessError> {
         let mut listed = Vec::new();
         let found = self.with_indirect(key, |indirect| {
-            indirect.pieces(who, (addr, len), needed, |lkey, addr, len| {
+            indirect.segments(who, (addr, len), needed, |lkey, addr, len| {
                 listed.push((lkey, addr, len));
                 Ok::<(), AccessError>(())
             })
         });
         found.unwrap_or(Err(AccessError::BadKey))?;
-        let mut pieces = Vec::new();
+        let mut segments = Vec::new();
         for (lkey, addr, len) in listed {
             let is_indirect = self.with_indirect(lkey.get(), |_| ()).is_some();
             if is_indirect && level < Indirect::MAX_DEPTH {
-                let below = self.pieces(who, lkey.get(), (addr, len), needed, level + 1)?;
-                pieces.extend(below);
+                let below = self.segments(who, lkey.get(), (addr, len), needed, level + 1)?;
+                segments.extend(below);
             } else {
                 let is_it = |region: &Region| region.lkey == lkey;
                 self.access(who, is_it, needed, addr, len, |bytes| bytes.map(|_| ()))?;
-                pieces.push((lkey, addr, len));
+                segments.push((lkey, addr, len));
             }
         }
-        Ok(pieces)
+        Ok(segments)
     }
 
-    /// Calls a function for each piece of an access through an indirect key.
+    /// Calls a function for each segment of an access through an indirect key.
     fn each(
         &self,
         who: Accessor,
@@ -205,7 +206,7 @@ impl TestMemory {
         mut f: impl FnMut(&mut [u8], Range<usize>),
     ) -> Result<(), AccessError> {
         let mut done = 0;
-        for (lkey, addr, len) in self.pieces(who, key, (addr, len), needed, 0)? {
+        for (lkey, addr, len) in self.segments(who, key, (addr, len), needed, 0)? {
             let range = done..done + usize::try_from(len).expect("a part of a slice");
             done = range.end;
             let is_it = |region: &Region| region.lkey == lkey;
@@ -389,8 +390,8 @@ impl Memory for TestMemory {
         access: LocalAccess,
     ) -> Result<Extent, AccessError> {
         if self.with_indirect(lkey.get(), |_| ()).is_some() {
-            let pieces = self.pieces(who, lkey.get(), (addr, len), local_right(access), 0);
-            return pieces.map(|_| Extent::Pieces);
+            let segments = self.segments(who, lkey.get(), (addr, len), local_right(access), 0);
+            return segments.map(|_| Extent::Segments);
         }
         self.local(who, lkey, addr, len, access, |_| Ok(self.extent.get()))
     }
@@ -404,11 +405,11 @@ impl Memory for TestMemory {
         access: RemoteAccess,
     ) -> Result<Extent, AccessError> {
         if self.with_indirect(rkey.get(), |_| ()).is_some() {
-            let pieces = self.pieces(who, rkey.get(), (va, len), access.right(), 0);
-            return pieces.map(|_| Extent::Pieces);
+            let segments = self.segments(who, rkey.get(), (va, len), access.right(), 0);
+            return segments.map(|_| Extent::Segments);
         }
         let extent = match self.with_window(rkey, |_| ()) {
-            Some(()) => Extent::Pieces,
+            Some(()) => Extent::Segments,
             None => self.extent.get(),
         };
         self.remote(who, rkey, va, len, access, |_| Ok(extent))
@@ -540,7 +541,10 @@ impl Memory for TestMemory {
         assert!(va.is_multiple_of(8), "the transport checks the alignment");
         let right = AccessFlags::REMOTE_ATOMIC;
         if self.with_indirect(rkey.get(), |_| ()).is_some() {
-            return match self.pieces(who, rkey.get(), (va, 8), right, 0)?.as_slice() {
+            return match self
+                .segments(who, rkey.get(), (va, 8), right, 0)?
+                .as_slice()
+            {
                 &[(lkey, va, 8)] if va.is_multiple_of(8) => {
                     let regions = self.regions.borrow();
                     let found = regions.iter().find(|mr| mr.region.lkey == lkey);

@@ -532,7 +532,7 @@ impl Pair {
             if lost {
                 segments.clear();
                 node.qp
-                    .recover_partial_run(self.now, &mut tx, read, |segment| {
+                    .recover_partial_batch(self.now, &mut tx, read, |segment| {
                         segments.push(segment.to_vec());
                     });
             }

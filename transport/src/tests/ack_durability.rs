@@ -126,7 +126,7 @@ fn received(is_fast: bool, and_nonsense: bool) -> Pair {
 //= RC-ACK-20 type=test
 //= RC-ERR-G type=test
 #[test]
-fn of_several_messages_those_are_acknowledged_whose_completions_find_room() {
+fn of_several_messages_those_are_acknowledged_whose_completions_find_space() {
     for kind in 0..4 {
         for room in 0..3u8 {
             let mut pair = received(kind & 1 != 0, kind & 2 != 0);

@@ -13,7 +13,7 @@ use crate::{
 
 const OK: WcStatus = WcStatus::Success;
 
-fn piece(region: &Region, offset: u64, len: u64) -> Block {
+fn segment(region: &Region, offset: u64, len: u64) -> Block {
     Block {
         lkey: region.lkey,
         addr: region.addr + offset,
@@ -52,14 +52,14 @@ fn post(pair: &mut Pair, side: Side, wr_id: u64, operands: Operands, flags: Send
     pair.node_mut(side).qp.set_operands(operands);
 }
 
-/// Creates a key of `side` for all of a region, in pieces of `len` bytes, the last first.
+/// Creates a key of `side` for all of a region, in segments of `len` bytes, the last first.
 fn backwards(pair: &mut Pair, side: Side, region: &Region, len: u32) -> Rkey {
     let key = pair.node(side).mem.create_indirect(64);
     let count = u64::from(region.len / len);
     let len = u64::from(len);
     let blocks: Vec<_> = (0..count)
         .rev()
-        .map(|n| piece(region, n * len, len))
+        .map(|n| segment(region, n * len, len))
         .collect();
     post(pair, side, 900, list(key, &blocks), SendFlags::SIGNALED);
     pair.drain_both();
@@ -133,7 +133,7 @@ fn every_operation_takes_it_as_local_and_remote_key() {
         &mut pair,
         Side::B,
         6,
-        list(word.rkey, &[piece(&there, at.into(), 8)]),
+        list(word.rkey, &[segment(&there, at.into(), 8)]),
         SendFlags::SIGNALED,
     );
     pair.drain_both();
@@ -171,7 +171,7 @@ fn it_takes_effect_in_its_turn() {
         } else {
             SendFlags::empty()
         };
-        let halves = [piece(&here, 48, 16), piece(&here, 16, 16)];
+        let halves = [segment(&here, 48, 16), segment(&here, 16, 16)];
         let flags = SendFlags::SIGNALED | fence;
         post(&mut pair, Side::A, 2, list(key.rkey, &halves), flags);
         // Directly after it.
@@ -199,9 +199,9 @@ fn what_cannot_be_filled_is_a_bind_error_and_a_free_key_no_key() {
     let cases: [Case; 3] = [
         |pair, key| {
             let foreign = pair.node(Side::A).mem.register_foreign(8, super::ALL);
-            list(key, &[piece(&foreign, 0, 8)])
+            list(key, &[segment(&foreign, 0, 8)])
         },
-        |pair, key| list(key, &[piece(&register(pair, Side::A, 8), 1, 8)]),
+        |pair, key| list(key, &[segment(&register(pair, Side::A, 8), 1, 8)]),
         |_, _| free(Rkey::new(0x7777_7700)),
     ];
     for case in cases {
@@ -266,7 +266,7 @@ fn it_is_invalidated_as_windows_are() {
         access: Some(AccessFlags::empty()),
         remap: Remap::To {
             base: 0,
-            layout: Layout::list([piece(&there, 0, 8)]).unwrap(),
+            layout: Layout::list([segment(&there, 0, 8)]).unwrap(),
         },
     });
     post(&mut pair, Side::B, 3, again.clone(), SendFlags::SIGNALED);

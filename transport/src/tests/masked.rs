@@ -431,8 +431,8 @@ fn results_have_the_length_that_was_asked_for() {
         let wrong = answers.find(|sent| is_result(&sent.bytes)).unwrap();
         let wrong = wrong.bytes.clone();
         pair.set_network(move |event| {
-            let is_answer = event.from == Side::B && !event.packet.payload().is_empty();
-            if is_answer {
+            let is_response = event.from == Side::B && !event.packet.payload().is_empty();
+            if is_response {
                 Delivery::Replace(wrong.clone())
             } else {
                 Delivery::Deliver

@@ -44,7 +44,7 @@ fn left(srq: &TestSrq) -> usize {
 }
 
 /// Returns the number of free WQEs.
-fn room(srq: &TestSrq) -> usize {
+fn space(srq: &TestSrq) -> usize {
     srq.with(|srq| {
         let mut posted = 0;
         while srq.post(99, &[]).is_ok() {
@@ -275,14 +275,14 @@ fn what_ends_without_a_completion_gives_its_slot_back() {
         ] {
             request.inject(&mut pair);
         }
-        assert_eq!((left(&srq), room(&srq)), (6, 0));
+        assert_eq!((left(&srq), space(&srq)), (6, 0));
         if destroyed {
             pair.node_mut(Side::B).qp.abandon();
         } else {
             pair.modify(Side::B, QpState::Reset, NO_MORE, &QpAttr::default());
         }
         assert_eq!(
-            room(&srq),
+            space(&srq),
             1,
             "the WQE of the pending completion is still in use"
         );

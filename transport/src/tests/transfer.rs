@@ -641,10 +641,10 @@ fn long_payloads_are_left_to_the_caller() {
     assert_eq!(seen[3..], [(segment_len, true, None); 3]);
 }
 
-/// Checks that memory in pieces, or that may change at any time, is copied by its own calls. The
+/// Checks that memory in segments, or that may change at any time, is copied by its own calls. The
 /// packets are the same.
 #[test]
-fn memory_in_pieces_is_not_left_to_the_caller() {
+fn memory_in_segments_is_not_left_to_the_caller() {
     let traffic = |extent| {
         let mut pair = Pair::default();
         let src = register_filled(&pair, Side::A, 20 * PMTU, 1);
@@ -661,12 +661,12 @@ fn memory_in_pieces_is_not_left_to_the_caller() {
         assert_eq!(pair.node(Side::A).mem.all(&back), pattern(20 * PMTU, 1));
         pair.trace_text()
     };
-    assert_eq!(traffic(Extent::One), traffic(Extent::Pieces));
+    assert_eq!(traffic(Extent::One), traffic(Extent::Segments));
 
     let mut pair = Pair::default();
     let src = register_filled(&pair, Side::A, 5 * PMTU, 1);
     let dst = register(&pair, Side::B, 5 * PMTU);
-    pair.node(Side::A).mem.set_extent(Extent::Pieces);
+    pair.node(Side::A).mem.set_extent(Extent::Segments);
     let node = pair.node_mut(Side::A);
     let wr = SendWr {
         wr_id: 1,

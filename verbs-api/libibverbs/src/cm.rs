@@ -567,13 +567,13 @@ unsafe extern "C" fn rdma_get_remote_ece(c: *mut rocade_cm_id, ece: *mut ibv_ece
     int_verb(|| {
         // SAFETY: by contract a live ID.
         let found = unsafe { id(c) }?.remote_ece()?;
-        let answer = ibv_ece {
+        let value = ibv_ece {
             vendor_id: found.vendor_id,
             options: found.options,
             comp_mask: 0,
         };
         // SAFETY: by contract writable.
-        unsafe { ffi::write(ece, answer) }
+        unsafe { ffi::write(ece, value) }
     })
 }
 
@@ -631,7 +631,7 @@ unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_rout
             ],
         };
         let way = id.address_vector().unwrap_or_default();
-        let answer = rocade_cm_route {
+        let value = rocade_cm_route {
             src,
             dst,
             device: device.map_or(-1, ffi::to_int),
@@ -645,6 +645,6 @@ unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_rout
             dgid: gid(addresses.peer),
         };
         // SAFETY: by contract writable.
-        unsafe { ffi::write(route, answer) }
+        unsafe { ffi::write(route, value) }
     })
 }

@@ -239,22 +239,22 @@ pub(crate) unsafe extern "C" fn poll_cq(
     neg_data_verb(|| {
         // SAFETY: by contract a live CQ.
         let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
-        let max = places(&state.cq, num_entries, wc.is_null())?;
+        let max = poll_capacity(&state.cq, num_entries, wc.is_null())?;
         let polled = state.cq.poll_with(max, |index, completion| {
-            // SAFETY: by contract `wc` has `num_entries` places, and `index` is below that.
+            // SAFETY: by contract `wc` has `num_entries` entries, and `index` is below that.
             unsafe { wc.add(index).write(to_wc(&completion)) };
         });
         c_int::try_from(polled).map_err(|_| Errno::INVAL)
     })
 }
 
-/// Returns for how many completions a poll has places. A negative number stands for 0, as in
-/// hardware drivers, whose loops over the places end at once.
+/// Returns for how many completions a poll has capacity. A negative number stands for 0, as in
+/// hardware drivers, whose loops over the array end at once.
 ///
 /// # Errors
-/// `EINVAL` if the places are NULL and there are completions. An empty CQ needs no places.
+/// `EINVAL` if the array is NULL and there are completions. An empty CQ needs no array.
 //= CQ-03
-pub(crate) fn places(cq: &Cq, num_entries: c_int, is_null: bool) -> Result<usize, Errno> {
+pub(crate) fn poll_capacity(cq: &Cq, num_entries: c_int, is_null: bool) -> Result<usize, Errno> {
     let max = usize::try_from(num_entries).unwrap_or(0);
     match is_null {
         true if max > 0 && !cq.is_empty() => {

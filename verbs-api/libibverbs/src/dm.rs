@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 /// # Errors
 /// `EFAULT` if the range exceeds the device memory.
 //= DM-03
-fn room(dm: &Dm, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
+fn space(dm: &Dm, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
     let end = usize::try_from(offset).ok();
     let end = end.and_then(|offset| offset.checked_add(length));
     if end.is_none_or(|end| end > dm.len()) {
@@ -115,7 +115,7 @@ unsafe extern "C" fn memcpy_to_dm(
     int_verb(|| {
         // SAFETY: by contract live device memory.
         let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
-        let mut copy = room(dm, offset, length)?;
+        let mut copy = space(dm, offset, length)?;
         // SAFETY: by contract readable. The copy belongs to this function.
         unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), copy.as_mut_ptr(), length) };
         Ok(dm.write(offset, &copy)?)
@@ -131,7 +131,7 @@ unsafe extern "C" fn memcpy_from_dm(
     int_verb(|| {
         // SAFETY: by contract live device memory.
         let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
-        let mut copy = room(dm, offset, length)?;
+        let mut copy = space(dm, offset, length)?;
         dm.read(offset, &mut copy)?;
         // SAFETY: by contract writable. The copy belongs to this function.
         unsafe { ptr::copy_nonoverlapping(copy.as_ptr(), target.cast::<u8>(), length) };

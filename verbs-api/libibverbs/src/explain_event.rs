@@ -13,7 +13,7 @@ pub(crate) fn event(event: &CmEvent) -> Option<(&'static str, String, Reason)> {
     let (call, reason) = match event.kind {
         CmEventKind::AddrError => ("rdma_resolve_addr", address(event.status)?),
         CmEventKind::Unreachable if event.status == -libc::ETIMEDOUT => {
-            ("rdma_connect", no_answer())
+            ("rdma_connect", no_reply())
         }
         CmEventKind::Rejected => ("rdma_connect", rejection(event.status)?),
         _ => return None,
@@ -43,7 +43,7 @@ fn address(status: i32) -> Option<Reason> {
     }
 }
 
-fn no_answer() -> Reason {
+fn no_reply() -> Reason {
     Reason::new(
         "the peer does not answer connection requests",
         "usual causes: no RDMA device has the address there, or UDP port 4791 is filtered",

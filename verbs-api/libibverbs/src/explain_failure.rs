@@ -177,9 +177,9 @@ fn request_cause(report: &FailureReport<'_>, request: &RefusedRequest) -> Reason
     match (request.nak, request.status) {
         (_, WcStatus::LocProtErr) => key_cause("lkey", report.key.as_ref(), None),
         (_, WcStatus::LocLenErr) => {
-            let room = request.receive.as_ref().map_or(0, |receive| receive.len);
+            let space = request.receive.as_ref().map_or(0, |receive| receive.len);
             Reason::new(
-                format!("the message is longer than the receive, which has {room} bytes"),
+                format!("the message is longer than the receive, which has {space} bytes"),
                 "post longer receives, or send less",
             )
         }

@@ -141,11 +141,11 @@ pub(crate) unsafe fn write_prefix<T>(target: *mut T, value: &T, len: usize) -> R
 
 /// Copies `text` into a C array, truncated to fit and NUL-terminated.
 pub(crate) fn fill(array: &mut [c_char], text: &str) {
-    let Some(room) = array.len().checked_sub(1) else {
+    let Some(space) = array.len().checked_sub(1) else {
         return;
     };
     let bytes = text.as_bytes();
-    let used = bytes.len().min(room);
+    let used = bytes.len().min(space);
     for (slot, byte) in array.iter_mut().zip(bytes.iter().take(used)) {
         *slot = c_char::from_ne_bytes([*byte]);
     }

@@ -65,12 +65,12 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
             None => fs::read(dir.join(file))
                 .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?,
         };
-        // SAFETY: by contract `buf` has room for `size` bytes.
+        // SAFETY: by contract `buf` has space for `size` bytes.
         unsafe { copy_text(&content, buf, size) }
     })
 }
 
-/// Copies `content` without a final newline, NUL-terminated if there is room.
+/// Copies `content` without a final newline, NUL-terminated if there is space.
 ///
 /// # Safety
 /// `buf` must be writable for `size` bytes.

@@ -539,7 +539,7 @@ unsafe fn with_inline_data<T>(
     }
     let mut stack = [0; STACK_INLINE];
     let mut heap = Vec::new();
-    let room: &mut [u8] = if max_len <= STACK_INLINE {
+    let space: &mut [u8] = if max_len <= STACK_INLINE {
         &mut stack
     } else {
         heap.resize(max_len, 0);
@@ -557,13 +557,13 @@ unsafe fn with_inline_data<T>(
             return Err(Errno::INVAL.because(Reason::new(what, advice)));
         }
         let source = usize::try_from(sge.addr).map_err(|_| Errno::INVAL)?;
-        let target = room.get_mut(filled..filled + len).ok_or(Errno::INVAL)?;
+        let target = space.get_mut(filled..filled + len).ok_or(Errno::INVAL)?;
         // SAFETY: by contract the entry names `len` readable bytes of the program. `target` is
         // local and has as many.
         unsafe { copy_in(source, target) };
         filled += len;
     }
-    f(room.get(..filled).unwrap_or(&[]))
+    f(space.get(..filled).unwrap_or(&[]))
 }
 
 /// Copies from an address of the program.

@@ -513,7 +513,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         // SAFETY: the C part is alive. The program only reads these members.
         let base = unsafe { (*object.c()).qp_base };
         if !init.is_null() {
-            let answer = ibv_qp_init_attr {
+            let value = ibv_qp_init_attr {
                 qp_context: base.qp_context,
                 send_cq: base.send_cq,
                 recv_cq: base.recv_cq,
@@ -523,7 +523,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
                 sq_sig_all: c_int::from(object.inner().qp.sq_sig_all()),
             };
             // SAFETY: by contract writable.
-            unsafe { ffi::write(init, answer) }?;
+            unsafe { ffi::write(init, value) }?;
         }
         // SAFETY: the C part is alive. The program only reads this member.
         unsafe { (*object.c()).qp_base.state = current.qp_state };
@@ -573,13 +573,13 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     int_verb(|| {
         // SAFETY: by contract a live QP.
         let offer = unsafe { QpObject::borrow(qp.cast()) }?.inner().qp.ece();
-        let answer = ibv_ece {
+        let value = ibv_ece {
             vendor_id: offer.vendor_id,
             options: offer.options,
             comp_mask: 0,
         };
         // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(ece, answer) }
+        unsafe { ffi::write(ece, value) }
     })
 }
 

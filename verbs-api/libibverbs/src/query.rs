@@ -355,7 +355,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
 }
 
 /// `ibv_query_gid_table`: returns the number of entries written, or a negative errno. Fails with
-/// `EINVAL` if `entries` has no room for all of them.
+/// `EINVAL` if `entries` has no space for all of them.
 pub(crate) unsafe extern "C" fn ibv_query_gid_table(
     context: *mut ibv_context,
     entries: *mut ibv_gid_entry,

@@ -193,8 +193,8 @@ impl Staged {
         self.inline.len()
     }
 
-    /// Returns room for `len` more bytes of inline data of the last request.
-    pub(crate) fn inline_room(
+    /// Returns space for `len` more bytes of inline data of the last request.
+    pub(crate) fn inline_space(
         &mut self,
         start: usize,
         len: usize,
@@ -404,10 +404,16 @@ mod tests {
     fn inline_data_of_one_request_is_bounded_and_that_of_the_next_starts_anew() {
         let mut staged = Staged::default();
         staged.begin(1, SendFlags::empty(), SendOp::Send { imm: None });
-        assert_eq!(staged.inline_room(0, 6, 8).map(|room| room.len()), Some(6));
-        assert!(staged.inline_room(0, 3, 8).is_none());
+        assert_eq!(
+            staged.inline_space(0, 6, 8).map(|space| space.len()),
+            Some(6)
+        );
+        assert!(staged.inline_space(0, 3, 8).is_none());
         assert_eq!(staged.error, Some(Errno::INVAL));
         staged.begin(2, SendFlags::empty(), SendOp::Send { imm: None });
-        assert_eq!(staged.inline_room(6, 8, 8).map(|room| room.len()), Some(8));
+        assert_eq!(
+            staged.inline_space(6, 8, 8).map(|space| space.len()),
+            Some(8)
+        );
     }
 }

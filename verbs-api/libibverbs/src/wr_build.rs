@@ -207,11 +207,11 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64, byt
             if bytes.is_null() {
                 return staged.fail(Errno::INVAL);
             }
-            let Some(room) = staged.inline_room(start, LEN, LEN) else {
+            let Some(space) = staged.inline_space(start, LEN, LEN) else {
                 return;
             };
-            // SAFETY: by contract 8 bytes are readable. `room` belongs to the batch.
-            post::copy_in(bytes.expose_provenance(), room);
+            // SAFETY: by contract 8 bytes are readable. `space` belongs to the batch.
+            post::copy_in(bytes.expose_provenance(), space);
             staged.set_inline(start);
         })
     };
@@ -325,11 +325,11 @@ unsafe extern "C" fn wr_set_inline_data_list(
                 // SAFETY: by contract the list has `num_buf` entries.
                 let buffer = list.add(index).read();
                 let max = state.inline_limits().bytes;
-                let Some(room) = staged.inline_room(start, buffer.length, max) else {
+                let Some(space) = staged.inline_space(start, buffer.length, max) else {
                     return;
                 };
-                // SAFETY: by contract the buffer is readable. `room` belongs to the batch.
-                post::copy_in(buffer.addr.expose_provenance(), room);
+                // SAFETY: by contract the buffer is readable. `space` belongs to the batch.
+                post::copy_in(buffer.addr.expose_provenance(), space);
             }
             staged.set_inline(start);
         });

@@ -76,7 +76,7 @@ unsafe fn prepare(
     let attr = unsafe { attr.as_mut() };
     if info.ai_flags & RAI_PASSIVE != 0 {
         // SAFETY: a live ID, and by contract an address.
-        answer(unsafe { rdma_bind_addr(id, info.ai_src_addr) })?;
+        check(unsafe { rdma_bind_addr(id, info.ai_src_addr) })?;
         if !pd.is_null() {
             // SAFETY: the C part is alive.
             unsafe { (*id).pd = pd };
@@ -85,16 +85,14 @@ unsafe fn prepare(
         return Ok(());
     }
     // SAFETY: a live ID, and by contract addresses.
-    answer(unsafe { rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS) })?;
+    check(unsafe { rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS) })?;
     if info.ai_route_len > 0 {
         // SAFETY: a live ID, and by contract a route of the given length.
-        answer(unsafe {
-            rdma_set_option(id, LEVEL_IB, IB_PATH, info.ai_route, info.ai_route_len)
-        })?;
+        check(unsafe { rdma_set_option(id, LEVEL_IB, IB_PATH, info.ai_route, info.ai_route_len) })?;
         object.complete()?;
     } else {
         // SAFETY: a live ID.
-        answer(unsafe { rdma_resolve_route(id, RESOLVE_MS) })?;
+        check(unsafe { rdma_resolve_route(id, RESOLVE_MS) })?;
     }
     if let Some(attr) = attr {
         attr.qp_type = qp_type;
@@ -107,7 +105,7 @@ unsafe fn prepare(
     Ok(())
 }
 
-fn answer(code: c_int) -> Result<(), Errno> {
+fn check(code: c_int) -> Result<(), Errno> {
     if code == 0 {
         Ok(())
     } else {
@@ -145,7 +143,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
         object.forget_event();
         let mut event: *mut rdma_cm_event = ptr::null_mut();
         // SAFETY: the C part is alive, and its channel belongs to the ID.
-        answer(unsafe { rdma_get_cm_event((*listen).channel, &raw mut event) })?;
+        check(unsafe { rdma_get_cm_event((*listen).channel, &raw mut event) })?;
         // SAFETY: an event was written.
         let told = unsafe { event.read() };
         let result = match told.status {

@@ -188,12 +188,12 @@ impl Covered {
 fn build(tree: &Tree, contents: &Contents) -> io::Result<BTreeSet<PathBuf>> {
     let mut mounts = Mounts::default();
     // An existing `/sys/devices/rocade` belongs to an outer view.
-    let around = make_room(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
+    let around = make_space(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
     let around = around.first().map(|(_, covered)| covered);
     keep_dev(around)?;
     let mut host = Vec::new();
     for (parent, names) in VIEW_DIRS {
-        host.extend(make_room(&mut mounts, Path::new(parent), names)?);
+        host.extend(make_space(&mut mounts, Path::new(parent), names)?);
     }
     staging_dir::write(tree, Path::new("/"), char_device)?;
     if contents.show_host {
@@ -221,7 +221,7 @@ fn char_device(path: &Path) -> io::Result<()> {
 }
 
 /// Replaces `names` in `parent` with empty writable directories. Returns those of the host.
-fn make_room(
+fn make_space(
     mounts: &mut Mounts,
     parent: &Path,
     names: &[&str],

@@ -66,10 +66,10 @@ fn main() -> Result<()> {
         qp => qp?,
     };
     let memory = pd.register(16 << 10, AccessFlags::LOCAL_WRITE)?;
-    let room = |n: usize| memory.sge(8192 + 2048 * n..8192 + 2048 * (n + 1));
+    let sge = |n: usize| memory.sge(8192 + 2048 * n..8192 + 2048 * (n + 1));
 
     let _datagrams = qp.flow(only(FlowSpec::Udp(to_port(7101))))?;
-    qp.post_recv(0, &[room(0)?])?;
+    qp.post_recv(0, &[sge(0)?])?;
     let mut frame = headers(UDP, 7101, 5);
     frame.extend(b"hello");
     memory.write(0, &frame)?;
@@ -81,7 +81,7 @@ fn main() -> Result<()> {
 
     let _stream = qp.flow(only(FlowSpec::Tcp(to_port(7102))))?;
     for n in 0..3 {
-        qp.post_recv(n, &[room(usize::try_from(n).unwrap_or(0))?])?;
+        qp.post_recv(n, &[sge(usize::try_from(n).unwrap_or(0))?])?;
     }
     let text: Vec<u8> = (0..250_u8).collect();
     memory.write(0, &text)?;

@@ -349,8 +349,8 @@ impl Route {
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
         let pending = self.send_request(qp, options)?;
-        let answer = pending.id.wait(timeout, answer_of)?;
-        Ok(pending.finish(answer)?)
+        let reply = pending.id.wait(timeout, reply_of)?;
+        Ok(pending.finish(reply)?)
     }
 
     /// Connects like [`connect`](Self::connect), as a future. Dropping the future cancels the
@@ -364,8 +364,8 @@ impl Route {
         options: &PeerOptions,
     ) -> Result<Connection, ConnectError> {
         let pending = self.send_request(qp, options)?;
-        let answer = poll_fn(|cx| pending.id.poll(cx, answer_of)).await?;
-        Ok(pending.finish(answer)?)
+        let reply = poll_fn(|cx| pending.id.poll(cx, reply_of)).await?;
+        Ok(pending.finish(reply)?)
     }
 
     fn send_request(
@@ -428,7 +428,7 @@ impl PendingConnect {
 }
 
 /// Returns the peer's private data if the event is the reply to a connection request.
-fn answer_of(event: CmEvent) -> Result<Option<Vec<u8>>, ConnectError> {
+fn reply_of(event: CmEvent) -> Result<Option<Vec<u8>>, ConnectError> {
     match event.kind {
         CmEventKind::ConnectResponse => Ok(Some(data_of(event.param))),
         _ => failure(event).map(|()| None),

@@ -372,7 +372,7 @@ impl ProtectionDomain {
         Type1Window::new(self)
     }
 
-    /// Creates a key for up to `entries` pieces of other keys. The key is empty at first, and
+    /// Creates a key for up to `entries` segments of other keys. The key is empty at first, and
     /// grants at most `rights`.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Indirect keys (UMR): one key for pieces of other keys.
+//! Indirect keys (UMR): one key for segments of other keys.
 
 use std::ops::RangeBounds;
 
@@ -12,15 +12,15 @@ use crate::error::{RangeError, Result, VerbsError};
 use crate::range::resolve_u64;
 use crate::request::SendRequest;
 
-/// A key that maps scattered pieces of memory to one contiguous range (UMR). The pieces are parts
+/// A key that maps scattered segments of memory to one contiguous range (UMR). They are parts
 /// of regions in any order, or parts that repeat at a distance, such as the column of a matrix.
 ///
 /// A work request sets the mapping, without a new registration. The first byte of the range then
 /// has the address 0, locally and for peers.
 ///
 /// The mapping takes effect before later requests of the same queue pair. The request completes
-/// with [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if a piece does not exist.
-/// Once the region of a piece is deregistered, accesses to that piece fail.
+/// with [`WcStatus::WindowBindError`](crate::WcStatus::WindowBindError) if a segment does not
+/// exist. Once the region of a segment is deregistered, accesses to that segment fail.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -65,29 +65,29 @@ impl IndirectKey {
         Ok(Self { mr, rights })
     }
 
-    /// Maps the key to `pieces`, one after the other.
+    /// Maps the key to `sges`, one after the other.
     ///
     /// # Errors
-    /// [`VerbsError`] if `pieces` is empty, or longer than the key has room for.
-    pub fn list(&self, pieces: &[Sge]) -> Result<KeyMapping, VerbsError> {
-        let strided: Vec<_> = pieces.iter().map(|piece| (*piece, 0)).collect();
+    /// [`VerbsError`] if `sges` is empty, or longer than the key has room for.
+    pub fn list(&self, sges: &[Sge]) -> Result<KeyMapping, VerbsError> {
+        let strided: Vec<_> = sges.iter().map(|sge| (*sge, 0)).collect();
         self.repeated(&strided, 1)
     }
 
-    /// Maps the key to all `pieces` in order, repeated `count` times. The number with each piece is
+    /// Maps the key to all `sges` in order, repeated `count` times. The number with each entry is
     /// its stride: the distance in bytes between the starts of two repetitions.
     ///
     /// # Errors
-    /// [`VerbsError`] if `pieces` is empty, or longer than the key has room for, or if an address
+    /// [`VerbsError`] if `sges` is empty, or longer than the key has room for, or if an address
     /// or the total length exceeds 64 bits.
-    pub fn repeated(&self, pieces: &[(Sge, u64)], count: u64) -> Result<KeyMapping, VerbsError> {
-        let blocks = pieces.iter().map(|(piece, stride)| Block {
-            lkey: piece.lkey,
-            addr: piece.addr,
-            len: u64::from(piece.len),
+    pub fn repeated(&self, sges: &[(Sge, u64)], count: u64) -> Result<KeyMapping, VerbsError> {
+        let blocks = sges.iter().map(|(sge, stride)| Block {
+            lkey: sge.lkey,
+            addr: sge.addr,
+            len: u64::from(sge.len),
             stride: *stride,
         });
-        let too_long = |_| RawError::InvalidArgument("pieces: more than 2^64 bytes");
+        let too_long = |_| RawError::InvalidArgument("sges: more than 2^64 bytes");
         let layout = Layout::repeated(blocks, count).map_err(too_long)?;
         let remap = Remap::To { base: 0, layout };
         Ok(KeyMapping(self.mr.change(

@@ -94,11 +94,11 @@ fn send_carries_data_and_immediate() {
     b_qp.post_recv(9, &[b.memory.sge(5..100_000).unwrap()])
         .unwrap();
     // Two scatter/gather entries become one message.
-    let pieces = [
+    let sges = [
         a.memory.sge(3..1000).unwrap(),
         a.memory.sge(1000..3 + data.len()).unwrap(),
     ];
-    a_qp.post_send(&SendRequest::send(&pieces).wr_id(7).imm(*b"imm!"))
+    a_qp.post_send(&SendRequest::send(&sges).wr_id(7).imm(*b"imm!"))
         .unwrap();
 
     let received = b.cq.wait(LONG).unwrap();
@@ -544,17 +544,17 @@ fn a_region_changes_its_rights_and_its_size() {
 //= UMR-16 type=test
 //= XAT-17 type=test
 #[test]
-fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
+fn segments_of_regions_are_one_range_and_atomics_have_masks() {
     let (a, b) = nodes("127.3.14.1", "127.3.14.2");
     let (a_qp, b_qp) = connected(&a, &b);
     let data = sample(4096);
     a.memory.write(0, &data).unwrap();
     let key = a.pd.indirect_key(2, everything()).unwrap();
-    let pieces = [
+    let sges = [
         a.memory.sge(3000..3100).unwrap(),
         a.memory.sge(7..1000).unwrap(),
     ];
-    let change = key.list(&pieces).unwrap();
+    let change = key.list(&sges).unwrap();
     a_qp.post_sends(&[
         SendRequest::map_key(&change).unsignaled(),
         SendRequest::write(&[key.sge(..1093).unwrap()], b.memory.remote()),
@@ -643,7 +643,7 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     b_qp.post_send(&SendRequest::read(&into, key.remote(..50).unwrap()))
         .unwrap();
     assert_eq!(failed(&b.cq), WcStatus::RemoteAccessError);
-    assert!(key.list(&[pieces[0]; 3]).is_err() && key.list(&[]).is_err());
+    assert!(key.list(&[sges[0]; 3]).is_err() && key.list(&[]).is_err());
 }
 
 /// A task list for two queues: executed in order, up to the task that fails.

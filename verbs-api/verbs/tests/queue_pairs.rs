@@ -157,12 +157,12 @@ fn a_paused_queue_pair_ends_what_it_has_begun() {
 fn a_stopped_queue_pair_flushes() {
     let (a, b) = nodes(Config::simulated(3));
     let (a_qp, _b_qp) = connect(a.queue_pair(), b.queue_pair());
-    let room = [a.memory.sge(..64).unwrap()];
-    a_qp.post_recv(1, &room).unwrap();
+    let sges = [a.memory.sge(..64).unwrap()];
+    a_qp.post_recv(1, &sges).unwrap();
     a_qp.set_error().unwrap();
     assert_eq!(a_qp.state(), QpState::Err);
     assert_eq!(a.status(), WcStatus::Flushed);
-    a_qp.post_recv(2, &room).unwrap();
+    a_qp.post_recv(2, &sges).unwrap();
     a_qp.post_send(&SendRequest::send_inline(b"?")).unwrap();
     for _ in 0..2 {
         assert_eq!(a.status(), WcStatus::Flushed);
@@ -263,7 +263,7 @@ fn events_name_their_objects() {
     assert_eq!((next(), next()), (Some(low), None));
     assert_eq!(receives.limit(), 0);
 
-    // The queue has room for one completion only, and the test polls none.
+    // The queue has space for one completion only, and the test polls none.
     a_qp.post_send(&SendRequest::send_inline(b"two")).unwrap();
     assert_ne!(a.status(), WcStatus::Success);
     let mut seen = Vec::new();

@@ -84,8 +84,8 @@ fn a_region_is_called_what_it_was_registered_as() {
         assert_eq!(region.sge(7..9).unwrap().addr, address + 7);
         assert_eq!(wire.put(region.remote().at(100)), WcStatus::Success);
         assert_eq!(region.to_vec(100..101).unwrap(), b"!");
-        let room = [region.sge(200..210).unwrap()];
-        wire.there.post_recv(1, &room).unwrap();
+        let sges = [region.sge(200..210).unwrap()];
+        wire.there.post_recv(1, &sges).unwrap();
         let sent = wire.outcome(&SendRequest::send_inline(b"hello"));
         assert_eq!(
             (sent, status(&wire.there_cq)),

@@ -58,8 +58,8 @@ fn frames_of_a_connection_stay_together() {
     let memory = pd.register(64 << 10, AccessFlags::LOCAL_WRITE).unwrap();
     for (queue, half) in [(&first, 0), (&second, 16)] {
         for n in half..half + 16 {
-            let room = [memory.sge(2048 * n..2048 * (n + 1)).unwrap()];
-            queue.post_recv(n as u64, &room).unwrap();
+            let sges = [memory.sge(2048 * n..2048 * (n + 1)).unwrap()];
+            queue.post_recv(n as u64, &sges).unwrap();
         }
     }
     let sender = pd.raw_queue_pair(&sends, &sends).unwrap();

@@ -15,7 +15,7 @@ pub struct DcEth {
     /// Code of the path MTU, 1 to 5. 3 bits.
     pub pmtu: u8,
     /// Index among the initiator's concurrent sessions, 0 if there is only one. 4 bits.
-    pub lane: u8,
+    pub stream_channel: u8,
     /// QP number of the initiator, to which responses go.
     pub dci: Qpn,
     /// Number of the session, counted by the initiator modulo 2^32.
@@ -34,7 +34,7 @@ impl DcEth {
             key: be64(b, 0),
             start: b[8] & 0x80 != 0,
             pmtu: b[8] >> 4 & 7,
-            lane: b[8] & 0x0f,
+            stream_channel: b[8] & 0x0f,
             dci: Qpn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
             session: u32::from_be_bytes([b[12], b[13], b[14], b[15]]),
         }
@@ -47,7 +47,7 @@ impl DcEth {
         let mut out = [0; Self::LEN];
         out[..8].copy_from_slice(&self.key.to_be_bytes());
         out[8..12].copy_from_slice(&self.dci.get().to_be_bytes());
-        out[8] = u8::from(self.start) << 7 | (self.pmtu & 7) << 4 | self.lane & 0x0f;
+        out[8] = u8::from(self.start) << 7 | (self.pmtu & 7) << 4 | self.stream_channel & 0x0f;
         out[12..].copy_from_slice(&self.session.to_be_bytes());
         out
     }

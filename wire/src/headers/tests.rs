@@ -228,7 +228,7 @@ fn dc_headers() {
         key: 0x0102_0304_0506_0708,
         start: true,
         pmtu: 3,
-        lane: 6,
+        stream_channel: 6,
         dci: Qpn::new(0x09_0a0b),
         session: 0x0c0d_0e0f,
     };
@@ -237,7 +237,7 @@ fn dc_headers() {
     let wide = DcEth {
         start: false,
         pmtu: 0xf8,
-        lane: 0xf0,
+        stream_channel: 0xf0,
         ..eth
     };
     assert_eq!(wide.to_bytes()[8], 0);
@@ -258,7 +258,7 @@ fn dc_headers() {
     assert_eq!(&out[44..48], b"imm.");
     let text = std::format!("{headers}");
     assert!(
-        text.contains("dci=0x090a0b session=0xc0d0e0f START mtu=3 lane=6"),
+        text.contains("dci=0x090a0b session=0xc0d0e0f START mtu=3 stream_channel=6"),
         "{text}"
     );
 }

@@ -15,7 +15,7 @@ use super::*;
 use crate::config::EngineConfig;
 use crate::engine::Engine;
 use crate::error::VerbsError;
-use crate::link::shm::{Piece, Sending, ShmLink, ShmSent};
+use crate::link::shm::{Fragment, Sending, ShmLink, ShmSent};
 use crate::{Cq, Flow, FlowAttr, FlowKind, FlowSpec, Masked, PortFields, Qp, QpCap, QpInitAttr};
 
 const LIMIT_NS: u64 = 60_000_000_000;
@@ -46,7 +46,7 @@ fn send(link: &ShmLink) {
         wait: false,
         unpublished: false,
     };
-    let sent = link.send(std::iter::once(Piece::Bytes(b"x")), sending);
+    let sent = link.send(std::iter::once(Fragment::Bytes(b"x")), sending);
     assert_eq!(sent, ShmSent::Sent);
 }
 

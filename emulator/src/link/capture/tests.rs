@@ -100,8 +100,8 @@ fn what_there_is_no_room_for_is_counted() {
     // The writer has to wait for this lock.
     let file = capture.shared.file.lock();
     let packet = vec![0x11; 4096];
-    let room = MAX_WAITING / (4096 + RECORD_LEN + 42);
-    for _ in 0..room + 1000 {
+    let space = MAX_WAITING / (4096 + RECORD_LEN + 42);
+    for _ in 0..space + 1000 {
         capture.record(&seen(&packet, ""));
     }
     let waiting = capture.shared.queue.lock().len();
@@ -109,7 +109,7 @@ fn what_there_is_no_room_for_is_counted() {
     drop(file);
     drop(capture);
     let (packets, (all, lost)) = read(&path);
-    assert_eq!(all, room as u64 + 1000);
+    assert_eq!(all, space as u64 + 1000);
     assert_eq!(packets.len() as u64 + lost, all);
     assert!(lost > 500, "{lost}");
 }

@@ -142,8 +142,8 @@ impl Faults {
 
     /// Adds rules. Rules beyond [`MAX_RULES`] are left out.
     pub fn add(&mut self, rules: &[Rule]) {
-        let room = MAX_RULES.saturating_sub(self.active_rules.len());
-        let active_rules = rules.iter().take(room).map(|rule| ActiveRule {
+        let space = MAX_RULES.saturating_sub(self.active_rules.len());
+        let active_rules = rules.iter().take(space).map(|rule| ActiveRule {
             rule: rule.clone(),
             seen: 0,
             hits: 0,

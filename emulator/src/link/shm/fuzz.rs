@@ -6,11 +6,11 @@ use std::os::fd::AsFd as _;
 
 use super::memory::RingDirection;
 use super::{
-    HEAD_LEN, Inbound as _, Piece, RECORD_HEADER, RING_LEN, Sending, ShmLink, ShmSent, wake_fd,
+    Fragment, HEAD_LEN, Inbound as _, RECORD_HEADER, RING_LEN, Sending, ShmLink, ShmSent, wake_fd,
 };
 use crate::steering::ProcessSlot;
 
-/// Most bytes of the runs that are sent. Longer ones only take more time.
+/// Most bytes of the batches that are sent. Longer ones only take more time.
 const MAX_SENT: u16 = 4096;
 
 /// Executes `input` on a link, three bytes per step: sends, receives, and damages the memory that
@@ -31,8 +31,8 @@ pub fn records(input: &[u8]) {
         let operand = u16::from_le_bytes(*operand);
         match what % 8 {
             0..=2 => {
-                let run = vec![sent; usize::from(operand % MAX_SENT) + 1];
-                if send(&a, &run, what) == ShmSent::Sent {
+                let batch = vec![sent; usize::from(operand % MAX_SENT) + 1];
+                if send(&a, &batch, what) == ShmSent::Sent {
                     sent = sent.wrapping_add(1);
                 }
             }
@@ -64,9 +64,9 @@ pub fn records(input: &[u8]) {
     }
 }
 
-fn send(end: &ShmLink, run: &[u8], what: u8) -> ShmSent {
+fn send(end: &ShmLink, batch: &[u8], what: u8) -> ShmSent {
     let sending = Sending {
-        len: run.len(),
+        len: batch.len(),
         segment_len: usize::from(what) + 1,
         traffic_class: 0,
         hop_limit: 1,
@@ -74,14 +74,14 @@ fn send(end: &ShmLink, run: &[u8], what: u8) -> ShmSent {
         wait: what & 0x20 != 0,
         unpublished: what & 0x40 != 0,
     };
-    end.send(std::iter::once(Piece::Bytes(run)), sending)
+    end.send(std::iter::once(Fragment::Bytes(batch)), sending)
 }
 
-/// Receives up to `max` runs, parses their segments and passes the first byte of each run to
+/// Receives up to `max` batches, parses their segments and passes the first byte of each batch to
 /// `first_byte`.
 fn receive(end: &ShmLink, max: usize, mut first_byte: impl FnMut(u8)) {
-    end.receiver().receive(max, true, |run| {
-        for (index, segment) in run.segments().enumerate() {
+    end.receiver().receive(max, true, |batch| {
+        for (index, segment) in batch.segments().enumerate() {
             let mut head = [0; HEAD_LEN];
             let head = segment.copy_head(&mut head);
             if index == 0 {

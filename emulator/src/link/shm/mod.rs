@@ -1,8 +1,8 @@
 //! Shared-memory links: packets between two processes of a host without the kernel.
 //!
 //! A [`ShmLink`] connects an address of this process with an address of another process of the
-//! same broker, which has created the memory. It carries the same runs of segments (BTH to ICRC) as
-//! UDP, but leaves the ICRC out. Each process wakes a sleeping peer through an eventfd. A socket
+//! same broker, which has created the memory. It carries the same batches of segments (BTH to ICRC)
+//! as UDP, but leaves the ICRC out. Each process wakes a sleeping peer through an eventfd. A socket
 //! pair, the liveness socket, hangs up when the other end is gone.
 //!
 //! The other process is only trusted to send packets, see `ring` and `memory`.
@@ -31,7 +31,7 @@ use super::{Inbound, LocalAddr};
 use crate::memory::Readable;
 use crate::steering::ProcessSlot;
 
-/// Bytes before each run in the ring, little-endian: length (2), segment length (2), flags (2),
+/// Bytes before each batch in the ring, little-endian: length (2), segment length (2), flags (2),
 /// traffic class (1), hop limit (1).
 const RECORD_HEADER: usize = 8;
 /// Offset of the flags in the header.
@@ -44,10 +44,10 @@ pub(crate) const MAX_RECORDS: usize = RING_LEN / RECORD_ALIGN;
 const RECORD_ALIGN: usize = 128;
 /// Number of following shortest records that are prefetched: an ACK and a message.
 const RECORDS_AHEAD: u64 = 2;
-/// Longest run in bytes.
-pub(crate) const MAX_RUN: usize = 65_535;
-const _: () = assert!(super::MAX_SEND_LEN <= MAX_RUN && MAX_RUN <= u16::MAX as usize);
-/// Fill level above which the producer may be waiting for room. The producer waits only if the
+/// Longest batch in bytes.
+pub(crate) const MAX_BATCH: usize = 65_535;
+const _: () = assert!(super::MAX_SEND_LEN <= MAX_BATCH && MAX_BATCH <= u16::MAX as usize);
+/// Fill level above which the producer may be waiting for space. The producer waits only if the
 /// longest record does not fit.
 const CROWDED_BYTES: u64 = RING_LEN as u64 / 4;
 
@@ -70,19 +70,19 @@ pub(crate) struct ShmLinkOffer {
     pub(crate) wake: OwnedFd,
 }
 
-/// A part of a run.
+/// A part of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum Fragment<'a> {
     /// Bytes in a buffer of this process.
     Bytes(&'a [u8]),
     /// Bytes in registered memory.
     Registered(Readable<'a>),
 }
 
-/// Parameters of sending a run.
+/// Parameters of sending a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
-    /// Length of the run in bytes, at most [`MAX_RUN`].
+    /// Length of the batch in bytes, at most [`MAX_BATCH`].
     pub(crate) len: usize,
     /// Length of the segments in bytes. The last may be shorter.
     pub(crate) segment_len: usize,
@@ -90,22 +90,22 @@ pub(crate) struct Sending {
     pub(crate) traffic_class: u8,
     /// Hop limit that the packets would have in the IP header.
     pub(crate) hop_limit: u8,
-    /// Set for the first run that a queue pair sends on this link. The peer first receives the
+    /// Set for the first batch that a queue pair sends on this link. The peer first receives the
     /// earlier packets over UDP.
     pub(crate) after_udp: bool,
-    /// Waits for room, see [`ShmSent::Full`].
+    /// Waits for space, see [`ShmSent::Full`].
     pub(crate) wait: bool,
-    /// Leaves the record unpublished until the next run or [`ShmLink::publish_unpublished`]. The
+    /// Leaves the record unpublished until the next batch or [`ShmLink::publish_unpublished`]. The
     /// peer also reads it if this process ends.
     pub(crate) unpublished: bool,
 }
 
-/// Results of sending a run.
+/// Results of sending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShmSent {
-    /// The run was sent.
+    /// The batch was sent.
     Sent,
-    /// There is no room. With [`Sending::wait`], the wake fd becomes readable when there is.
+    /// There is no space. With [`Sending::wait`], the wake fd becomes readable when there is.
     Full,
     /// The link cannot be used any longer.
     Ended,
@@ -244,27 +244,27 @@ impl ShmLink {
         }
     }
 
-    /// Sends a run of segments, in any number of pieces. The run has space for the ICRCs, whose
-    /// values are ignored.
+    /// Sends a batch of segments, in any number of fragments. The batch has space for the ICRCs,
+    /// whose values are ignored.
     #[inline]
     pub(crate) fn send<'a>(
         &self,
-        run: impl Iterator<Item = Piece<'a>>,
+        batch: impl Iterator<Item = Fragment<'a>>,
         sending: Sending,
     ) -> ShmSent {
-        let (run_len, unpublished) = (sending.len, sending.unpublished);
+        let (batch_len, unpublished) = (sending.len, sending.unpublished);
         let flags = if sending.after_udp { AFTER_UDP } else { 0 };
-        let lens = (u16::try_from(run_len), u16::try_from(sending.segment_len));
+        let lens = (u16::try_from(batch_len), u16::try_from(sending.segment_len));
         let (Ok(len), Ok(segment_len)) = lens else {
             return ShmSent::Ended;
         };
         if self.has_ended() {
             return ShmSent::Ended;
         }
-        let need = record_len(run_len);
+        let need = record_len(batch_len);
         let control = self.memory.control(self.tx);
         let mut producer = self.producer.lock();
-        match producer.room_or_wait(control, need, sending.wait) {
+        match producer.space_or_wait(control, need, sending.wait) {
             Ok(true) => {}
             Ok(false) => {
                 // The peer frees only the space of published records.
@@ -285,16 +285,16 @@ impl ShmLink {
         header[7] = sending.hop_limit;
         self.memory.write(self.tx, at, &header);
         let mut place = at.wrapping_add(RECORD_HEADER as u64);
-        let end = place.wrapping_add(run_len as u64);
-        for piece in run {
-            let len = match piece {
-                Piece::Bytes(bytes) => bytes.len(),
-                Piece::Registered(payload) => payload.len(),
+        let end = place.wrapping_add(batch_len as u64);
+        for fragment in batch {
+            let len = match fragment {
+                Fragment::Bytes(bytes) => bytes.len(),
+                Fragment::Registered(payload) => payload.len(),
             } as u64;
             debug_assert!(len <= end.wrapping_sub(place), "longer than announced");
-            match piece {
-                Piece::Bytes(bytes) => self.memory.write(self.tx, place, bytes),
-                Piece::Registered(payload) => {
+            match fragment {
+                Fragment::Bytes(bytes) => self.memory.write(self.tx, place, bytes),
+                Fragment::Registered(payload) => {
                     if self.memory.write_from(self.tx, place, payload).is_err() {
                         return ShmSent::Fault;
                     }
@@ -416,10 +416,10 @@ impl fmt::Debug for ShmLink {
     }
 }
 
-/// Returns the length of a run's record in the ring.
+/// Returns the length of a batch's record in the ring.
 #[inline]
-const fn record_len(run: usize) -> u64 {
-    (RECORD_HEADER + run).next_multiple_of(RECORD_ALIGN) as u64
+const fn record_len(batch: usize) -> u64 {
+    (RECORD_HEADER + batch).next_multiple_of(RECORD_ALIGN) as u64
 }
 
 /// The receiving end of a link, locked.
@@ -431,9 +431,9 @@ pub(crate) struct ShmReceiver<'a> {
 /// Bytes of a segment that are copied out before any decision. All headers fit.
 const HEAD_LEN: usize = 64;
 
-/// A run of segments in the ring.
+/// A batch of segments in the ring.
 #[derive(Clone, Copy)]
-pub(crate) struct ShmRun<'a> {
+pub(crate) struct ShmBatch<'a> {
     shm_link: &'a ShmLink,
     at: u64,
     len: usize,
@@ -443,7 +443,7 @@ pub(crate) struct ShmRun<'a> {
     hop_limit: u8,
 }
 
-/// One segment of a run.
+/// One segment of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct ShmSegment<'a> {
     shm_link: &'a ShmLink,
@@ -460,7 +460,7 @@ impl<'a> ShmReceiver<'a> {
         self.consumer.available(control) != Ok(0)
     }
 
-    /// Returns true if earlier UDP packets must be received before the next run.
+    /// Returns true if earlier UDP packets must be received before the next batch.
     #[inline]
     pub(crate) fn is_after_udp(&self) -> bool {
         let control = self.shm_link.rx_control();
@@ -471,27 +471,27 @@ impl<'a> ShmReceiver<'a> {
         is_there && self.next_is_after_udp()
     }
 
-    /// Passes up to `max` runs to `each` until it breaks off, and frees their space. Stops before a
-    /// run that requires earlier UDP packets. `udp_received` tells that these were received for the
-    /// first run.
+    /// Passes up to `max` batches to `each` until it breaks off, and frees their space. Stops
+    /// before a batch that requires earlier UDP packets. `udp_received` tells that these were
+    /// received for the first batch.
     #[inline]
     pub(crate) fn receive(
         &mut self,
         max: usize,
         mut udp_received: bool,
-        mut each: impl FnMut(ShmRun<'a>) -> ControlFlow<()>,
+        mut each: impl FnMut(ShmBatch<'a>) -> ControlFlow<()>,
     ) {
         let shm_link = self.shm_link;
         let next = |at, available| {
             if shm_link.has_ended() {
                 return Ok(None);
             }
-            let run = next_run(shm_link, at, available).ok_or(Corrupt)?;
-            if run.after_udp && !udp_received {
+            let batch = next_batch(shm_link, at, available).ok_or(Corrupt)?;
+            if batch.after_udp && !udp_received {
                 return Ok(None);
             }
             udp_received = false;
-            let (len, is_last) = (record_len(run.len), each(run).is_break());
+            let (len, is_last) = (record_len(batch.len), each(batch).is_break());
             Ok(Some(Consumed { len, is_last }))
         };
         let released = |head| shm_link.head.store(head, Ordering::Relaxed);
@@ -515,9 +515,9 @@ impl<'a> ShmReceiver<'a> {
     }
 }
 
-/// Returns the run at a position, if its header is valid.
+/// Returns the batch at a position, if its header is valid.
 #[inline]
-fn next_run(shm_link: &ShmLink, at: u64, available: u64) -> Option<ShmRun<'_>> {
+fn next_batch(shm_link: &ShmLink, at: u64, available: u64) -> Option<ShmBatch<'_>> {
     let mut header = [0; RECORD_HEADER];
     if available < RECORD_HEADER as u64 {
         return None;
@@ -533,7 +533,7 @@ fn next_run(shm_link: &ShmLink, at: u64, available: u64) -> Option<ShmRun<'_>> {
     if flags & !AFTER_UDP != 0 {
         return None;
     }
-    Some(ShmRun {
+    Some(ShmBatch {
         shm_link,
         at: at.wrapping_add(RECORD_HEADER as u64),
         len,
@@ -544,7 +544,7 @@ fn next_run(shm_link: &ShmLink, at: u64, available: u64) -> Option<ShmRun<'_>> {
     })
 }
 
-impl<'a> ShmRun<'a> {
+impl<'a> ShmBatch<'a> {
     /// Returns traffic class and hop limit of the packets, as sent by the peer.
     pub(crate) const fn header(&self) -> (u8, u8) {
         (self.traffic_class, self.hop_limit)

@@ -5,8 +5,8 @@
 //! ring length. Each process keeps its own position in its own memory ([`Producer`], [`Consumer`]).
 //! Values that the other process writes into [`RingControl`] are validated at every use.
 //!
-//! A process first announces that it sleeps or waits for room, and then checks once more
-//! ([`announce_sleep`], [`Producer::room_or_wait`]). The other process first produces or consumes,
+//! A process first announces that it sleeps or waits for space, and then checks once more
+//! ([`announce_sleep`], [`Producer::space_or_wait`]). The other process first produces or consumes,
 //! and then checks for announcements. A fence between the two steps on both sides guarantees that
 //! at least one of them sees the other.
 
@@ -31,7 +31,7 @@ pub(super) struct RingControl {
     head: CacheAligned<AtomicU64>,
     /// Not 0 while the consumer sleeps and must be woken after producing.
     sleeping: CacheAligned<AtomicU64>,
-    /// Not 0 while the producer waits for room and must be woken after consuming.
+    /// Not 0 while the producer waits for space and must be woken after consuming.
     blocked: CacheAligned<AtomicU64>,
 }
 
@@ -162,19 +162,19 @@ impl Producer {
         self.tail
     }
 
-    /// Returns true if there is room for `need` bytes. If not and `wait` is set, the consumer wakes
-    /// the producer as soon as there is room.
+    /// Returns true if there is space for `need` bytes. If not and `wait` is set, the consumer
+    /// wakes the producer as soon as there is space.
     ///
     /// # Errors
     /// [`Corrupt`], if the consumer's position is invalid.
     #[inline]
-    pub(super) fn room_or_wait(
+    pub(super) fn space_or_wait(
         &mut self,
         control: &RingControl,
         need: u64,
         wait: bool,
     ) -> Result<bool, Corrupt> {
-        if self.room(control, need)? {
+        if self.space(control, need)? {
             return Ok(true);
         }
         if !wait {
@@ -182,12 +182,12 @@ impl Producer {
         }
         control.blocked.0.store(1, Ordering::Relaxed);
         full_fence();
-        self.room(control, need)
+        self.space(control, need)
     }
 
-    /// Returns true if there is room for `need` bytes.
+    /// Returns true if there is space for `need` bytes.
     #[inline]
-    fn room(&mut self, control: &RingControl, need: u64) -> Result<bool, Corrupt> {
+    fn space(&mut self, control: &RingControl, need: u64) -> Result<bool, Corrupt> {
         if self.len - (self.tail.wrapping_sub(self.head_seen)) >= need {
             return Ok(true);
         }
@@ -201,7 +201,7 @@ impl Producer {
         Ok(self.len - used >= need)
     }
 
-    /// Publishes `count` bytes, for which there was room. Call
+    /// Publishes `count` bytes, for which there was space. Call
     /// [`RingControl::has_to_wake_consumer`] afterwards.
     #[inline]
     pub(super) fn publish(&mut self, control: &RingControl, count: u64) {
@@ -209,7 +209,7 @@ impl Producer {
         self.publish_unpublished(control);
     }
 
-    /// Appends `count` bytes, for which there was room, without publishing them. The next bytes or
+    /// Appends `count` bytes, for which there was space, without publishing them. The next bytes or
     /// [`Producer::publish_unpublished`] publish them. They survive the death of this process.
     pub(super) fn append_unpublished(&mut self, control: &RingControl, count: u64) {
         self.tail = self.tail.wrapping_add(count);
@@ -304,18 +304,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_and_news_follow_the_positions() {
+    fn space_and_news_follow_the_positions() {
         let control = RingControl::new();
         let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
         assert!(!control.has_unread_records(consumer.position()));
-        assert_eq!(producer.room(&control, 256), Ok(true));
+        assert_eq!(producer.space(&control, 256), Ok(true));
         producer.publish(&control, 192);
         assert!(!control.has_to_wake_consumer());
-        assert_eq!(producer.room(&control, 128), Ok(false));
+        assert_eq!(producer.space(&control, 128), Ok(false));
         assert!(control.has_unread_records(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(192));
         consumer.release(&control, 64);
-        assert_eq!(producer.room(&control, 128), Ok(true));
+        assert_eq!(producer.space(&control, 128), Ok(true));
         assert_eq!(consumer.available(&control), Ok(128));
     }
 
@@ -336,10 +336,10 @@ mod tests {
         assert!(!control.wake_up());
         producer.publish(&control, 64);
         assert!(!control.has_to_wake_consumer());
-        assert_eq!(producer.room_or_wait(&control, 256, true), Ok(false));
+        assert_eq!(producer.space_or_wait(&control, 256, true), Ok(false));
         assert!(control.has_to_wake_producer());
         assert!(!control.has_to_wake_producer());
-        assert_eq!(producer.room_or_wait(&control, 256, false), Ok(false));
+        assert_eq!(producer.space_or_wait(&control, 256, false), Ok(false));
         assert!(!control.has_to_wake_producer(), "no producer waits");
     }
 
@@ -350,7 +350,7 @@ mod tests {
         producer.append_unpublished(&control, 64);
         assert!(!control.has_unread_records(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(0));
-        assert_eq!(producer.room(&control, 256), Ok(false), "it takes room");
+        assert_eq!(producer.space(&control, 256), Ok(false), "it takes space");
         // The next published bytes publish the appended ones, too.
         producer.publish(&control, 64);
         assert_eq!(consumer.available(&control), Ok(128));
@@ -389,13 +389,13 @@ mod tests {
         assert!(!control.has_unread_records(consumer.position()));
         producer.publish(&control, 256);
         control.head.0.store(257, Ordering::Relaxed);
-        assert_eq!(producer.room(&control, 64), Err(Corrupt));
+        assert_eq!(producer.space(&control, 64), Err(Corrupt));
         control.head.0.store(64, Ordering::Relaxed);
-        assert_eq!(producer.room(&control, 64), Ok(true));
+        assert_eq!(producer.space(&control, 64), Ok(true));
         producer.publish(&control, 64);
         control.head.0.store(0, Ordering::Relaxed);
         assert_eq!(
-            producer.room(&control, 64),
+            producer.space(&control, 64),
             Err(Corrupt),
             "the head goes back"
         );
@@ -460,7 +460,7 @@ mod loom_tests {
                     let mut producer = Producer::new(LEN);
                     let mut put = 0;
                     for _ in 0..4 {
-                        if put < 3 && producer.room_or_wait(&ring.control, 1, false).unwrap() {
+                        if put < 3 && producer.space_or_wait(&ring.control, 1, false).unwrap() {
                             put += 1;
                             ring.put(&mut producer, put);
                         }
@@ -503,7 +503,7 @@ mod loom_tests {
         });
     }
 
-    /// A producer that waits for room sees it, or is woken when there is some.
+    /// A producer that waits for space sees it, or is woken when there is some.
     #[test]
     fn loom_no_producer_waits_for_room_that_is_there() {
         loom::model(|| {
@@ -519,11 +519,11 @@ mod loom_tests {
                     wakes
                 })
             };
-            let room = producer.room_or_wait(&ring.control, 1, true).unwrap();
+            let space = producer.space_or_wait(&ring.control, 1, true).unwrap();
             let woken = consuming.join().unwrap();
             assert!(
-                room || woken,
-                "there is room, and the producer waits for it"
+                space || woken,
+                "there is space, and the producer waits for it"
             );
         });
     }

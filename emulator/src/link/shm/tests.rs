@@ -35,16 +35,16 @@ fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
     (a, b, wakes.0, wakes.1)
 }
 
-/// Sends a run, in two pieces.
-fn send(shm_link: &ShmLink, run: &[u8], segment_len: usize) -> ShmSent {
-    let (head, tail) = run.split_at(run.len() / 2);
-    let pieces = [Piece::Bytes(head), Piece::Bytes(tail)];
-    shm_link.send(pieces.into_iter(), sending(run, segment_len))
+/// Sends a batch, in two fragments.
+fn send(shm_link: &ShmLink, batch: &[u8], segment_len: usize) -> ShmSent {
+    let (head, tail) = batch.split_at(batch.len() / 2);
+    let fragments = [Fragment::Bytes(head), Fragment::Bytes(tail)];
+    shm_link.send(fragments.into_iter(), sending(batch, segment_len))
 }
 
-fn sending(run: &[u8], segment_len: usize) -> Sending {
+fn sending(batch: &[u8], segment_len: usize) -> Sending {
     Sending {
-        len: run.len(),
+        len: batch.len(),
         segment_len,
         traffic_class: 0x62,
         hop_limit: 9,
@@ -54,22 +54,22 @@ fn sending(run: &[u8], segment_len: usize) -> Sending {
     }
 }
 
-fn send_after_udp(shm_link: &ShmLink, run: &[u8], segment_len: usize) -> ShmSent {
-    let pieces = std::iter::once(Piece::Bytes(run));
+fn send_after_udp(shm_link: &ShmLink, batch: &[u8], segment_len: usize) -> ShmSent {
+    let fragments = std::iter::once(Fragment::Bytes(batch));
     let sending = Sending {
         after_udp: true,
-        ..sending(run, segment_len)
+        ..sending(batch, segment_len)
     };
-    shm_link.send(pieces, sending)
+    shm_link.send(fragments, sending)
 }
 
-/// Receives with one call. Returns runs as lists of segments.
+/// Receives with one call. Returns batches as lists of segments.
 fn receive(shm_link: &ShmLink, max: usize) -> Vec<Vec<Vec<u8>>> {
-    let mut runs = Vec::new();
-    shm_link.receiver().receive(max, true, |run| {
-        assert_eq!(run.header(), (0x62, 9));
+    let mut batches = Vec::new();
+    shm_link.receiver().receive(max, true, |batch| {
+        assert_eq!(batch.header(), (0x62, 9));
         let mut segments = Vec::new();
-        for segment in run.segments() {
+        for segment in batch.segments() {
             let bytes = segment.in_place();
             let mut head = [0; HEAD_LEN];
             let head = segment.copy_head(&mut head);
@@ -78,10 +78,10 @@ fn receive(shm_link: &ShmLink, max: usize) -> Vec<Vec<Vec<u8>>> {
             assert_eq!(first.as_ref(), bytes.first_chunk());
             segments.push(bytes.to_vec());
         }
-        runs.push(segments);
+        batches.push(segments);
         ControlFlow::Continue(())
     });
-    runs
+    batches
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn a_full_ring_takes_nothing_and_has_room_again_later() {
         assert!(sent > 0);
         let received = receive(&b, usize::MAX);
         assert!(received.len() > 10);
-        for run in &received {
-            assert!(run.iter().flatten().all(|byte| *byte == run[0][0]));
+        for batch in &received {
+            assert!(batch.iter().flatten().all(|byte| *byte == batch[0][0]));
         }
         assert!(!b.has_packets());
     }
@@ -152,7 +152,7 @@ fn what_came_over_udp_is_received_first() {
         count
     };
     assert!(!b.receiver().is_after_udp());
-    assert_eq!(count(true), 1, "that was long before the second run");
+    assert_eq!(count(true), 1, "that was long before the second batch");
     assert!(b.receiver().is_after_udp());
     assert_eq!(count(false), 0);
     assert_eq!(count(true), 2);
@@ -162,8 +162,8 @@ fn what_came_over_udp_is_received_first() {
 #[test]
 fn runs_that_are_too_long_are_not_sent() {
     let (a, b) = pair();
-    assert_eq!(send(&a, &vec![0; MAX_RUN + 1], 4096), ShmSent::Ended);
-    assert_eq!(send(&a, &vec![0; MAX_RUN], 4096), ShmSent::Sent);
+    assert_eq!(send(&a, &vec![0; MAX_BATCH + 1], 4096), ShmSent::Ended);
+    assert_eq!(send(&a, &vec![0; MAX_BATCH], 4096), ShmSent::Sent);
     assert_eq!(receive(&b, 9).len(), 1);
 }
 
@@ -173,7 +173,7 @@ fn a_peer_that_damages_the_memory_is_ignored() {
         &[0u8; 8][..],
         &[0xff; 8],
         &[1, 0, 0, 0, 0, 0, 0, 0],
-        // A run that ends after the published bytes.
+        // A batch that ends after the published bytes.
         &[200, 0, 0, 0, 8, 0, 0, 0],
         // An unknown flag.
         &[4, 0, 0, 0, 4, 0, 2, 0],
@@ -219,7 +219,7 @@ fn a_producer_that_waits_for_room_is_woken_when_there_is_some() {
     while send(&a, &long, 4096) == ShmSent::Sent {}
     assert!(!was_woken(&wake_a));
     assert_eq!(receive(&b, 1).len(), 1);
-    assert!(was_woken(&wake_a), "there is room for the next run");
+    assert!(was_woken(&wake_a), "there is space for the next batch");
     assert_eq!(send(&a, &long, 4096), ShmSent::Sent);
     assert_eq!(receive(&b, 1).len(), 1);
     assert!(!was_woken(&wake_a), "no process waits");
@@ -228,12 +228,12 @@ fn a_producer_that_waits_for_room_is_woken_when_there_is_some() {
 #[test]
 fn a_producer_that_does_not_wait_is_not_woken() {
     let (a, b, wake_a, _) = pair_and_wakes();
-    let run = vec![7; 60_000];
+    let batch = vec![7; 60_000];
     let no_wait = Sending {
         wait: false,
-        ..sending(&run, 4096)
+        ..sending(&batch, 4096)
     };
-    while a.send(std::iter::once(Piece::Bytes(&run)), no_wait) == ShmSent::Sent {}
+    while a.send(std::iter::once(Fragment::Bytes(&batch)), no_wait) == ShmSent::Sent {}
     assert_eq!(receive(&b, 1).len(), 1);
     assert!(!was_woken(&wake_a));
 }
@@ -244,7 +244,7 @@ fn a_consumer_that_sleeps_is_woken_once_and_one_that_is_awake_is_not() {
     assert_eq!(send(&a, b"one", 3), ShmSent::Sent);
     assert!(!was_woken(&wake_b));
     let goes_to_sleep = || ShmLink::announce_sleep(std::iter::once(&b));
-    assert!(!goes_to_sleep(), "a run is there");
+    assert!(!goes_to_sleep(), "a batch is there");
     assert!(!b.wake_up());
     assert_eq!(receive(&b, 9).len(), 1);
     assert!(goes_to_sleep());
@@ -258,12 +258,12 @@ fn a_consumer_that_sleeps_is_woken_once_and_one_that_is_awake_is_not() {
 #[test]
 fn an_unpublished_run_is_seen_with_the_next_one_or_on_request() {
     let (a, b, _, wake_b) = pair_and_wakes();
-    let unpublished = |run: &[u8]| {
+    let unpublished = |batch: &[u8]| {
         let sending = Sending {
             unpublished: true,
-            ..sending(run, run.len())
+            ..sending(batch, batch.len())
         };
-        a.send(std::iter::once(Piece::Bytes(run)), sending)
+        a.send(std::iter::once(Fragment::Bytes(batch)), sending)
     };
     assert!(ShmLink::announce_sleep(std::iter::once(&b)));
     assert_eq!(unpublished(b"ack"), ShmSent::Sent);
@@ -281,22 +281,22 @@ fn an_unpublished_run_is_seen_with_the_next_one_or_on_request() {
 #[test]
 fn a_full_ring_publishes_what_is_in_it() {
     let (a, b) = pair();
-    let run = vec![7; 60_000];
+    let batch = vec![7; 60_000];
     let unpublished = Sending {
         unpublished: true,
-        ..sending(&run, 4096)
+        ..sending(&batch, 4096)
     };
     let mut sent = 0;
-    while a.send(std::iter::once(Piece::Bytes(&run)), unpublished) == ShmSent::Sent {
+    while a.send(std::iter::once(Fragment::Bytes(&batch)), unpublished) == ShmSent::Sent {
         assert!(!b.has_packets());
         sent += 1;
     }
     assert!(b.has_packets());
     assert_eq!(receive(&b, usize::MAX).len(), sent);
-    assert_eq!(send(&a, &run, 4096), ShmSent::Sent);
+    assert_eq!(send(&a, &batch, 4096), ShmSent::Sent);
 }
 
-/// The longest run that fits into the published bytes is received, one byte more is not.
+/// The longest batch that fits into the published bytes is received, one byte more is not.
 #[test]
 fn the_length_of_a_record_is_checked_to_the_byte() {
     for (len, fits) in [(120u16, true), (121, false), (u16::MAX, false)] {

@@ -56,15 +56,15 @@ fn scattered(access: AccessFlags) -> (MrTable, u32, u32, &'static mut [u64; 8]) 
 //= UMR-24 type=test
 //= UMR-13 type=test
 #[test]
-fn pieces_are_one_range_for_every_access() {
+fn segments_are_one_range_for_every_access() {
     let (table, region, key, _memory) = scattered(RIGHTS);
     let memory = table.read(Time::ZERO);
     let (lkey, rkey) = (Lkey::new(key), Rkey::new(key));
     // The key may change at any moment, so that the access has to be checked again.
     let local = memory.check_local(WHO, lkey, 0x2000, 36, LocalAccess::Write);
-    assert_eq!(local, Ok(Extent::Pieces));
+    assert_eq!(local, Ok(Extent::Segments));
     let remote = |va, len| memory.check_remote(WHO, rkey, va, len, RemoteAccess::Read);
-    assert_eq!(remote(0x2000, 36), Ok(Extent::Pieces));
+    assert_eq!(remote(0x2000, 36), Ok(Extent::Segments));
     assert_eq!(remote(0x2001, 36), Err(AccessError::OutOfRange));
     assert_eq!(remote(0x1fff, 2), Err(AccessError::OutOfRange));
     let bytes: Vec<u8> = (1..=36).collect();
@@ -93,7 +93,7 @@ fn pieces_are_one_range_for_every_access() {
         (&read[..3], &read[45..48]),
         (&[9, 9, 19][..], &[14, 9, 9][..])
     );
-    // Atomics must lie within one piece, and be aligned in both address spaces.
+    // Atomics must lie within one segment, and be aligned in both address spaces.
     let add = |va| memory.atomic_remote(WHO, rkey, va, AtomicOp::FetchAdd { add: 1 });
     let word = u64::from_ne_bytes(read[8..16].try_into().expect("8 bytes"));
     assert_eq!((add(0x2018), add(0x2018)), (Ok(word), Ok(word + 1)));
@@ -121,7 +121,7 @@ fn pieces_are_one_range_for_every_access() {
 //= UMR-08 type=test
 //= UMR-24 type=test
 #[test]
-fn both_keys_have_to_allow_it_and_all_pieces_before_the_first_byte() {
+fn both_keys_have_to_allow_it_and_all_segments_before_the_first_byte() {
     let (table, region, key, words) = scattered(RIGHTS);
     let read_only = table.insert(Region {
         pd: PD,
@@ -266,7 +266,7 @@ fn free_keys_and_what_cannot_be_listed() {
 
 //= NUL-01 type=test
 #[test]
-fn memory_that_is_not_there_may_be_a_piece() {
+fn memory_that_is_not_there_may_be_a_segment() {
     let (table, region, key, _memory) = scattered(RIGHTS);
     let null = table.insert_null(PD).expect("room");
     let memory = table.read(Time::ZERO);
@@ -333,7 +333,7 @@ fn keys_of_keys_down_to_the_advertised_depth() {
 }
 
 #[test]
-fn a_check_of_a_piece_per_byte_takes_no_time() {
+fn a_check_of_a_segment_per_byte_takes_no_time() {
     let (table, region, key, _memory) = scattered(RIGHTS);
     let memory = table.read(Time::ZERO);
     let repeats = 1 << 40;
@@ -341,7 +341,7 @@ fn a_check_of_a_piece_per_byte_takes_no_time() {
     assert_eq!(memory.fill(WHO, fill_with(key, RIGHTS, 0, bytes)), Ok(()));
     let begin = Instant::now();
     let check = memory.check_remote(WHO, Rkey::new(key), 0, 1 << 31, RemoteAccess::Read);
-    assert_eq!(check, Ok(Extent::Pieces));
+    assert_eq!(check, Ok(Extent::Segments));
     assert!(begin.elapsed() < Duration::from_secs(5));
     let mut read = [0; 100];
     assert_eq!(

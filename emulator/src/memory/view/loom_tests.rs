@@ -88,7 +88,7 @@ struct Seen {
 fn access(table: &MrTable, rkey: Rkey, seen: &Seen) -> Result<(), AccessError> {
     let memory = table.read(Time::ZERO);
     let asked = RequestedAccess::Remote(RemoteAccess::Write);
-    memory.with_pieces(WHO, rkey.get(), (VA, LEN), asked, |_, _| {
+    memory.with_segments(WHO, rkey.get(), (VA, LEN), asked, |_, _| {
         seen.at_it.store(true, SeqCst);
         assert!(
             !seen.is_over.load(SeqCst),
@@ -224,7 +224,7 @@ fn loom_regions_track_their_windows() {
 /// A peer sees the memory of an indirect key either before or after a change.
 //= UMR-14 type=test
 #[test]
-fn loom_an_access_has_all_pieces_of_one_layout() {
+fn loom_an_access_has_all_segments_of_one_layout() {
     loom::model(|| {
         let table = Arc::new(MrTable::new());
         let (rkey, _) = indirect(&table);

@@ -19,9 +19,9 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The bytes of a gathered message, and of each of its pieces.
+/// The bytes of a gathered message, and of each of its segments.
 const GATHERED: usize = 64 << 10;
-const PIECE: usize = 1 << 10;
+const SEGMENT: usize = 1 << 10;
 /// The number of messages in flight.
 const WINDOW: u32 = 16;
 const KEY: u64 = 0x7065_7266;
@@ -40,9 +40,9 @@ pub(crate) enum What {
     Bind,
     /// A memory region of 4 KiB is registered and deregistered: 10^3 per second.
     Register,
-    /// WRITEs of 64 KiB from 64 pieces behind one indirect key: Gbit/s.
+    /// WRITEs of 64 KiB from 64 segments behind one indirect key: Gbit/s.
     Gather,
-    /// WRITEs of 64 KiB from one piece: Gbit/s.
+    /// WRITEs of 64 KiB from one segment: Gbit/s.
     Contiguous,
     /// WRITEs of 64 B over DC, each to the next of 16 targets: 10^6 per second.
     Switch,
@@ -161,12 +161,12 @@ fn write(
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let target = there.register(GATHERED, access).map_err(text)?;
     let memory = here.register(2 * GATHERED, access).map_err(text)?;
-    let pieces = GATHERED / PIECE;
+    let segments = GATHERED / SEGMENT;
     let key = here.indirect_key(64, access).map_err(text)?;
     let data = if gathers {
-        // Every other piece of the memory, in reverse order.
-        let of = |index: usize| memory.sge(2 * index * PIECE..(2 * index + 1) * PIECE);
-        let list: Result<Vec<_>, _> = (0..pieces).rev().map(of).collect();
+        // Every other segment of the memory, in reverse order.
+        let of = |index: usize| memory.sge(2 * index * SEGMENT..(2 * index + 1) * SEGMENT);
+        let list: Result<Vec<_>, _> = (0..segments).rev().map(of).collect();
         let change = key.list(&list.map_err(text)?).map_err(text)?;
         qp.post_send(&SendRequest::map_key(&change)).map_err(text)?;
         cq.wait(PATIENCE).map_err(text)?;
@@ -222,14 +222,14 @@ fn dynamic(
     let targets = targets.map_err(text)?;
     let addresses: Vec<_> = targets.iter().map(|target| target.address()).collect();
     let initiator = here.dynamic_initiator(&cq).map_err(text)?;
-    let way = addresses.first().ok_or("no target")?.gid;
-    let way = here.address(way).map_err(text)?;
+    let gid = addresses.first().ok_or("no target")?.gid;
+    let address = here.address(gid).map_err(text)?;
     let payload = [0x5a; 64];
     let request = SendRequest::write_inline(&payload, memory.remote());
     let mut next = addresses.iter().cycle();
     let per_second = windowed(&cq, count, |_| {
         let to = next.next().ok_or("no target")?;
-        initiator.post_send(&request, &way, to).map_err(text)
+        initiator.post_send(&request, &address, to).map_err(text)
     })?;
     Ok(per_second / 1e6)
 }
@@ -259,8 +259,8 @@ fn answers(
     let master = master
         .connect(own_end, &ConnectOptions::default())
         .map_err(text)?;
-    let room = |pd: &ProtectionDomain| pd.register(8, AccessFlags::LOCAL_WRITE).map_err(text);
-    let (a_room, b_room) = (room(here)?, room(there)?);
+    let word = |pd: &ProtectionDomain| pd.register(8, AccessFlags::LOCAL_WRITE).map_err(text);
+    let (a_word, b_word) = (word(here)?, word(there)?);
     let text8 = [1; 8];
     let (ask, answer) = (
         SendRequest::send_inline(&text8).unsignaled(),
@@ -269,9 +269,9 @@ fn answers(
     let mut spent = Duration::ZERO;
     for batch in 0..=count / BATCH {
         for _ in 0..BATCH {
-            let place = [a_room.sge(..).map_err(text)?];
+            let place = [a_word.sge(..).map_err(text)?];
             a.post_recv(0, &place).map_err(text)?;
-            let place = [b_room.sge(..).map_err(text)?];
+            let place = [b_word.sge(..).map_err(text)?];
             b.post_recv(0, &place).map_err(text)?;
             if chained {
                 b.post_send(&answer).map_err(text)?;

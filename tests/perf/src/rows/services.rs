@@ -114,11 +114,11 @@ pub(super) const ROWS: &[Row] = &[
     beside(
         "umr_gather_64k",
         (
-            "64 KiB WRITEs out of 64 pieces behind one indirect key",
+            "64 KiB WRITEs out of 64 segments behind one indirect key",
             offload(What::Gather, 20_000),
         ),
         (
-            "the same out of one piece",
+            "the same out of one segment",
             offload(What::Contiguous, 20_000),
         ),
         Unit::Gbps,

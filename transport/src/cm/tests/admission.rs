@@ -1,4 +1,4 @@
-//! Admission of requests one by one: who gets a place, who waits, and who is evicted.
+//! Admission of requests one by one: who gets a backlog entry, who waits, and who is evicted.
 
 use super::super::admission::BACKLOG;
 use super::flood::{Server, from, numbered};
@@ -28,7 +28,7 @@ impl Server {
         self.handle(from(source), numbered(number));
     }
 
-    /// Accepts first requests until no more of them get a place.
+    /// Accepts first requests until no more of them get a backlog entry.
     fn fill(&mut self) {
         for number in 0..u32::try_from(OF_ADDRESS).unwrap() {
             self.ask(1, 1_000_000 + number);
@@ -39,7 +39,7 @@ impl Server {
         self.fill_from_new_addresses();
     }
 
-    /// Accepts one request of each further address until there is no place.
+    /// Accepts one request of each further address until the backlog is full.
     fn fill_from_new_addresses(&mut self) {
         assert_eq!(self.accepted.len(), OF_ADDRESS + OF_SECOND);
         for number in 0..u8::try_from(OF_FIRST - OF_ADDRESS - OF_SECOND).unwrap() {
@@ -72,11 +72,11 @@ impl Server {
     }
 }
 
-/// Checks that first requests of one address leave places for other addresses. Those of all
-/// addresses leave places for peers that repeat a request.
+/// Checks that first requests of one address leave backlog entries for other addresses. Those of
+/// all addresses leave backlog entries for peers that repeat a request.
 //= CM-ST-04 type=test
 #[test]
-fn places_are_kept_for_others_and_for_repetitions() {
+fn entries_are_kept_for_others_and_for_repetitions() {
     let mut server = Server::new();
     for number in 0..250 {
         server.ask(1, number);
@@ -114,7 +114,7 @@ fn as_many_are_evicted_as_others_wait() {
     assert_eq!(server.given_up.len(), 3, "nobody waits any more");
 }
 
-/// Checks that a peer that asked for time by an MRA is not evicted, and needs no place.
+/// Checks that a peer that asked for time by an MRA is not evicted, and needs no entry.
 //= CM-ST-07 type=test
 //= CM-ST-09 type=test
 #[test]
@@ -134,7 +134,7 @@ fn who_asked_for_time_is_not_evicted() {
         private_data: [0; Mra::PRIVATE_LEN],
     };
     server.handle(from(1), CmMessage::Mra(mra));
-    assert_eq!(server.accepted.len(), OF_ADDRESS + 1, "its place is free");
+    assert_eq!(server.accepted.len(), OF_ADDRESS + 1, "its entry is free");
     server.ask(1, 5_000);
     assert_eq!(server.accepted.len(), OF_ADDRESS + 1, "held");
     server.pass(GRACE);
@@ -151,14 +151,14 @@ fn who_was_evicted_does_not_go_first() {
     server.ask(3, 7);
     server.pass(GRACE / 2);
     assert_eq!(server.given_up, server.accepted[..1]);
-    let places = server.accepted.len();
-    assert_eq!(places, OF_FIRST + 1);
+    let entries = server.accepted.len();
+    assert_eq!(entries, OF_FIRST + 1);
     for _ in 0..2 {
         server.pass(LATER);
         server.ask(1, 1_000_000);
     }
     server.ask(4, 8);
-    assert_eq!(server.accepted.len(), places, "both are held");
+    assert_eq!(server.accepted.len(), entries, "both are held");
 }
 
 /// Checks that requests that the program has fetched and not answered, while half-open connections
@@ -237,7 +237,7 @@ fn a_displaced_request_is_remembered() {
     server.pass(LATER);
     server.ask(1, displaced);
     assert_eq!((server.cm.len(), dropped(&server)), (before, 3));
-    // Both are the next to get places.
+    // Both are the next to get entries.
     for number in [5_000, displaced] {
         server.confirm(2, server.accepted[OF_ADDRESS + server.ready.len()]);
         assert_eq!(server.last(), number);

@@ -1,4 +1,4 @@
-//! Requests that end while they wait for a program: their places become free, and a program hears
+//! Requests that end while they wait for a program: their entries become free, and a program hears
 //! only of those that it has seen.
 
 use super::*;
@@ -10,7 +10,7 @@ fn at(count: u32) -> usize {
     usize::try_from(count).unwrap()
 }
 
-/// Sends requests that no program fetches: more than there are places.
+/// Sends requests that no program fetches: more than it has entries.
 fn crowd(count: u32) -> (Pair, Vec<CommId>) {
     let mut pair = Pair::new();
     let asks = (0..count)
@@ -90,7 +90,7 @@ fn a_repeated_request_may_end_too() {
 
 /// The program is told of both, the request and its end, and has to release the ID.
 #[test]
-fn an_offered_request_that_ends_gives_its_place_to_a_held_one() {
+fn an_offered_request_that_ends_gives_its_entry_to_a_held_one() {
     let (mut pair, asks) = crowd(250);
     pair.give_up(&asks[..40]);
     let (asked, gone) = pair.fetch();
@@ -98,7 +98,7 @@ fn an_offered_request_that_ends_gives_its_place_to_a_held_one() {
     assert_eq!(gone.len(), 40);
     assert_eq!(pair.b.len(), 210);
     assert!(!pair.b.holds_requests());
-    // What has ended counts no more: the backlog has all its places again.
+    // What has ended counts no more: the backlog has all its entries again.
     pair.give_up(&asks[40..]);
     assert_eq!(pair.fetch().1.len(), 210);
     assert!(pair.b.is_empty());

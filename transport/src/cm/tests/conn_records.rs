@@ -42,7 +42,7 @@ fn a_conn_record_lasts_from_the_request_to_the_peers_drep() {
         Some(ConnRecordKind::Established),
         "A waits"
     );
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     assert_eq!(kind(&mut pair.b, b), None);
     pair.event_of_a();
     assert_eq!(kind(&mut pair.a, a), None);
@@ -58,7 +58,7 @@ fn who_parts_without_waiting_is_bound_until_the_peer_answers() {
     pair.a.destroy(pair.now, a);
     assert_eq!(kind(&mut pair.a, a), Some(ConnRecordKind::Disconnecting));
     pair.event_of_b();
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     pair.settle();
     assert_eq!(kind(&mut pair.a, a), None);
 

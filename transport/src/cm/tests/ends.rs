@@ -108,7 +108,7 @@ fn a_qp_may_connect_again_at_once() {
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     pair.settle();
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     pair.settle();
     assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });
     let (next_a, next_b) = pair.connection();
@@ -158,8 +158,8 @@ fn both_may_disconnect_at_once() {
     pair.b.disconnect(pair.now, b, &[]).unwrap();
     assert_eq!(pair.event_of_a(), CmEvent::Disconnect { id: a });
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
-    pair.a.answer_disconnect(pair.now, a, &[]).unwrap();
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.a.reply_to_disconnect(pair.now, a, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     pair.run_until_idle();
     pair.pass(TIMEWAIT);
     assert_eq!(pair.event_of_a(), CmEvent::TimewaitExit { id: a });
@@ -217,7 +217,7 @@ fn a_disconnection_survives_its_owner() {
     pair.a.destroy(pair.now, a);
     pair.pass(REQ_INTERVAL);
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     pair.run_until_idle();
     pair.pass(TIMEWAIT);
     assert!(pair.a.is_empty());
@@ -234,7 +234,7 @@ fn commands_need_their_state() {
     let wrong = Err(CmError::WrongState);
     assert_eq!(pair.a.ready(pair.now, a, &[]), wrong);
     assert_eq!(pair.a.established(pair.now, a), wrong);
-    assert_eq!(pair.a.answer_disconnect(pair.now, a, &[]), wrong);
+    assert_eq!(pair.a.reply_to_disconnect(pair.now, a, &[]), wrong);
     assert_eq!(pair.b.reply(pair.now, b, rep(3)), wrong);
     let service = pair.b.reply_service(pair.now, b, refusal(SidrStatus::NoQp));
     assert_eq!(service, wrong);
@@ -476,7 +476,7 @@ fn offers_of_paths_change_nothing() {
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
     ignored(&mut pair, a, b);
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });
     ignored(&mut pair, a, b);
 }

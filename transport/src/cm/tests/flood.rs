@@ -188,7 +188,7 @@ fn a_client_does_not_notice_a_flood_from_several_addresses() {
 /// Checks that forty requests each of several addresses, far below the share of a single one, leave
 /// entries for others.
 #[test]
-fn some_requests_of_many_addresses_leave_room() {
+fn some_requests_of_many_addresses_leave_space() {
     let mut server = Server::new();
     for source in 100..115 {
         for _ in 0..40 {
@@ -237,7 +237,7 @@ fn a_flood_that_repeats_itself_does_not_go_first() {
 /// otherwise.
 //= CM-ST-07 type=test
 #[test]
-fn who_is_late_loses_its_place_to_others_only() {
+fn who_is_late_loses_its_entry_to_others_only() {
     let mut server = Server::new();
     for _ in 0..40 {
         server.flood(1);

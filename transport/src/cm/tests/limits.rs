@@ -57,7 +57,7 @@ fn the_longest_times_of_a_peer_are_cut() {
     assert_eq!(pair.event_of_b(), CmEvent::Ready { id: b });
     pair.a.disconnect(pair.now, a, &[]).unwrap();
     assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
-    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.b.reply_to_disconnect(pair.now, b, &[]).unwrap();
     let due = pair.now.plus_ns(rest);
     assert_eq!(pair.b.next_timeout(), Some(due), "the passive side rests");
     assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });

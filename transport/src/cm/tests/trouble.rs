@@ -120,7 +120,7 @@ fn a_thousand_connections_on_a_lossy_network() {
                 }
                 CmEvent::Disconnect { id } => {
                     expect(&mut of_a, id, "disconnect");
-                    pair.a.answer_disconnect(pair.now, id, &[]).unwrap();
+                    pair.a.reply_to_disconnect(pair.now, id, &[]).unwrap();
                 }
                 CmEvent::TimewaitExit { id } => {
                     assert!(expect(&mut of_a, id, "exit"));
@@ -154,7 +154,7 @@ fn a_thousand_connections_on_a_lossy_network() {
                 }
                 CmEvent::Disconnect { id } => {
                     expect(&mut of_b, id, "disconnect");
-                    pair.b.answer_disconnect(pair.now, id, &[]).unwrap();
+                    pair.b.reply_to_disconnect(pair.now, id, &[]).unwrap();
                 }
                 CmEvent::Disconnected { id } => {
                     expect(&mut of_b, id, "disconnected");
@@ -211,7 +211,7 @@ fn arbitrary_messages_are_no_trouble() {
                 0 => pair.b.reply(pair.now, id, rep(round)),
                 1 => pair.b.ready(pair.now, id, &[]),
                 2 => pair.b.disconnect(pair.now, id, &[]),
-                3 => pair.b.answer_disconnect(pair.now, id, &[]),
+                3 => pair.b.reply_to_disconnect(pair.now, id, &[]),
                 4 => pair.b.established(pair.now, id),
                 5 => pair
                     .b

@@ -194,13 +194,13 @@ fn a_session_with_unreported_messages_is_remembered() {
     for wr_id in 1..=4 {
         fabric.recv(dct, wr_id, &[b.sge()]);
     }
-    let send = |lane, ack_req| {
+    let send = |channel, ack_req| {
         let headers = start_packet(&fabric, dci, dct, 100, 5, |headers| {
             headers.bth.opcode = Opcode::of(Service::Dc, Operation::SendOnly).unwrap();
             headers.bth.ack_req = ack_req;
             headers.reth = None;
             if let Some(eth) = &mut headers.dceth {
-                eth.lane = lane;
+                eth.stream_channel = channel;
             }
         });
         packet(&headers, &[9; 8])

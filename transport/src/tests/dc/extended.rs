@@ -144,7 +144,7 @@ fn operations_of_this_side_take_their_turn() {
     let pattern: Vec<u8> = (0..64).collect();
     fabric.node(dci).mem.fill(&here, 0, &pattern);
     let key = fabric.node(dci).mem.create_indirect(8);
-    let piece = |offset, len| Block {
+    let segment = |offset, len| Block {
         lkey: here.lkey,
         addr: here.addr + offset,
         len,
@@ -158,7 +158,7 @@ fn operations_of_this_side_take_their_turn() {
             remap,
         }))
     };
-    let layout = Layout::list([piece(32, 16), piece(0, 16)]).unwrap();
+    let layout = Layout::list([segment(32, 16), segment(0, 16)]).unwrap();
     local(&mut fabric, dci, 1, SendOp::Nop, None);
     let to_list = fill(Remap::To { base: 0, layout }, Some(Indirect::RIGHTS));
     local(&mut fabric, dci, 2, SendOp::Fill, to_list);

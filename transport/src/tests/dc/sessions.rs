@@ -315,7 +315,7 @@ pub(super) fn start_packet(
         key: KEY,
         start: true,
         pmtu: 3,
-        lane: 0,
+        stream_channel: 0,
         dci: fabric.node(dci).qp.qp_num(),
         session,
     });

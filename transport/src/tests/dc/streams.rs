@@ -38,8 +38,14 @@ fn streams_go_on_side_by_side() {
         ..fabric.to(dci, dcts[0], KEY)
     };
     fabric.post(dci, to, 20, write(&regions[0], 0), &[a.part(0, 8)]);
-    let same_lane = DcDestination { stream: 5, ..to };
-    fabric.post(dci, same_lane, 21, write(&regions[0], 0), &[a.part(0, 8)]);
+    let same_channel = DcDestination { stream: 5, ..to };
+    fabric.post(
+        dci,
+        same_channel,
+        21,
+        write(&regions[0], 0),
+        &[a.part(0, 8)],
+    );
     fabric.run();
     let ok = WcStatus::Success;
     assert_eq!(
@@ -96,14 +102,15 @@ fn too_many_streams_in_error_are_the_end() {
 }
 
 /// Checks that a request that its own memory refuses before the first packet holds up no other
-/// stream of its lane. Nothing else would call for the next request.
+/// stream of its stream channel. Nothing else would call for the next request.
 //= DC-40 DCW-12 type=test
 #[test]
-fn a_stream_that_fails_unsent_lets_its_lane_go_on() {
+fn a_stream_that_fails_unsent_lets_its_channel_go_on() {
     let (mut fabric, dci, dcts) = with_streams(1, 2);
     let a = region(&fabric, dci, 64);
     let b = region(&fabric, dcts[0], 64);
-    // Streams 0, 2 and 4 share a lane. Their requests wait for the first answer of the target.
+    // Streams 0, 2 and 4 share a stream channel. Their requests wait for the first answer of the
+    // target.
     for (wr_id, sge) in [(0, a.part(60, 8)), (2, a.part(62, 8)), (4, a.part(0, 8))] {
         let stream = u16::try_from(wr_id).unwrap();
         let to = DcDestination {
@@ -121,7 +128,8 @@ fn a_stream_that_fails_unsent_lets_its_lane_go_on() {
     assert_eq!(fabric.node(dci).qp.state(), QpState::Rts);
 }
 
-/// Checks that the last session of a lane ends on the wire, too, if it fails before a packet.
+/// Checks that the last session of a stream channel ends on the wire, too, if it fails before a
+/// packet.
 //= DCW-12 type=test
 #[test]
 fn a_stream_that_fails_unsent_leaves_no_packet_behind() {
@@ -138,7 +146,7 @@ fn a_stream_that_fails_unsent_leaves_no_packet_behind() {
     assert!(!qp.has_work_to_send(crate::AckPlacement::First));
 }
 
-/// Checks that sessions between the same two ends in several lanes are separate.
+/// Checks that sessions between the same two ends in several stream channels are separate.
 //= DC-40 type=test
 #[test]
 fn streams_to_one_target_do_not_mix() {

@@ -32,11 +32,11 @@ pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
         if wc_size == 0 {
             return Err(Errno::INVAL);
         }
-        let max = cq::places(state.cq(), num_entries, wc.is_null())?;
+        let max = cq::poll_capacity(state.cq(), num_entries, wc.is_null())?;
         let size = wc_size as usize;
         let polled = state.cq().poll_with(max, |index, completion| {
-            // SAFETY: by contract there are `num_entries` places of that size, and `index` is below
-            // that.
+            // SAFETY: by contract there are `num_entries` entries of that size, and `index` is
+            // below that.
             let place = unsafe { wc.byte_add(index * size) };
             // SAFETY: as above. It is not NULL, so the write cannot fail.
             let _ = unsafe { ffi::write_prefix(place, &to_wc(&completion), size) };

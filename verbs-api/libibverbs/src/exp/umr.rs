@@ -238,7 +238,7 @@ pub(super) unsafe fn push(
         (None, Remap::Free)
     } else {
         //= UMR-11
-        let room = if request.exp_send_flags & IBV_EXP_SEND_INLINE != 0 {
+        let space = if request.exp_send_flags & IBV_EXP_SEND_INLINE != 0 {
             if umr.num_mrs > exp_attr.max_inline_entries {
                 let what = "the list has more entries than max_inl_send_klms";
                 return Err(Errno(libc::ENOMEM).because(Reason::new(what, "")));
@@ -250,9 +250,9 @@ pub(super) unsafe fn push(
                 .inner()
                 .entries
         };
-        if umr.num_mrs > room {
+        if umr.num_mrs > space {
             return Err(invalid(
-                "the list has more entries than memory_objects has room for",
+                "the list has more entries than memory_objects has space for",
             ));
         }
         // SAFETY: same contract.

@@ -136,8 +136,8 @@ fn for_domain(addr: SocketAddr, domain: c_int) -> sockaddr_storage {
     }
 }
 
-/// Writes an address of a family to C memory, truncated to the given room, and sets `len` to its
-/// full length.
+/// Writes an address of a family to C memory, truncated to the given capacity, and sets `len` to
+/// its full length.
 ///
 /// # Safety
 /// `addr` must be writable for `*len` bytes, and `len` must be NULL or valid.
@@ -148,10 +148,10 @@ pub(super) unsafe fn write(
     len: *mut socklen_t,
 ) -> Result<(), Errno> {
     // SAFETY: by contract.
-    let room = unsafe { len.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+    let capacity = unsafe { len.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     let storage = for_domain(found, domain);
     let full = address_len(storage.ss_family.into()).ok_or(Errno::INVAL)?;
-    let fits = full.min(usize::try_from(*room).unwrap_or(0));
+    let fits = full.min(usize::try_from(*capacity).unwrap_or(0));
     if fits > 0 && addr.is_null() {
         return Err(Errno(libc::EFAULT));
     }
@@ -160,6 +160,6 @@ pub(super) unsafe fn write(
         // SAFETY: the storage has that length, and `addr` is writable by contract.
         unsafe { ptr::copy_nonoverlapping(from, addr.cast::<u8>(), fits) };
     }
-    *room = socklen_t::try_from(full).unwrap_or(0);
+    *capacity = socklen_t::try_from(full).unwrap_or(0);
     Ok(())
 }

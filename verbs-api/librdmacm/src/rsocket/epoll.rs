@@ -169,9 +169,9 @@ impl EpollSet {
         if sockets_first {
             self.take_sockets(process, most, &mut events);
         }
-        let room = most - events.len();
-        if room > 0 {
-            events.extend(sys::epoll_ready(&self.fd, room)?);
+        let space = most - events.len();
+        if space > 0 {
+            events.extend(sys::epoll_ready(&self.fd, space)?);
         }
         if !sockets_first {
             self.take_sockets(process, most - events.len(), &mut events);
@@ -309,7 +309,7 @@ pub(crate) unsafe extern "C" fn repoll_wait(
         let limit = u64::try_from(limit).ok().map(Duration::from_millis);
         let ready = set.wait(process, most, limit)?;
         for (at, event) in ready.iter().enumerate() {
-            // SAFETY: by contract room for `most` events.
+            // SAFETY: by contract space for `most` events.
             unsafe { events.add(at).write_unaligned(*event) };
         }
         Ok(c_int::try_from(ready.len()).unwrap_or(c_int::MAX))

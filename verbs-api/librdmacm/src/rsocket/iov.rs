@@ -12,7 +12,7 @@ pub(super) struct Cursor {
     one: [iovec; 1],
     /// Empty if there is only one buffer.
     several: Vec<iovec>,
-    piece: usize,
+    entry: usize,
     at: usize,
     left: usize,
     total: usize,
@@ -25,18 +25,18 @@ impl Cursor {
     /// The buffer must be readable for `len` bytes during the lifetime of the cursor, and writable
     /// if it is written to.
     pub(super) unsafe fn one(start: *const u8, len: usize) -> Result<Self, Errno> {
-        let piece = iovec {
+        let entry = iovec {
             iov_base: start.cast_mut().cast(),
             iov_len: len,
         };
-        Self::new(piece, Vec::new())
+        Self::new(entry, Vec::new())
     }
 
     /// Creates a cursor of several buffers.
     ///
     /// # Safety
     /// As for [`Self::one`], for each buffer. The list must be readable.
-    pub(super) unsafe fn several(pieces: *const iovec, count: usize) -> Result<Self, Errno> {
+    pub(super) unsafe fn several(entries: *const iovec, count: usize) -> Result<Self, Errno> {
         /// The limit of the kernel, `UIO_MAXIOV`.
         const MOST: usize = 1024;
         const NOTHING: iovec = iovec {
@@ -49,21 +49,21 @@ impl Cursor {
         if count == 0 {
             return Self::new(NOTHING, Vec::new());
         }
-        if pieces.is_null() {
+        if entries.is_null() {
             return Err(Errno(libc::EFAULT));
         }
         // SAFETY: by contract.
-        let pieces = unsafe { std::slice::from_raw_parts(pieces, count) };
-        Self::new(NOTHING, pieces.to_vec())
+        let entries = unsafe { std::slice::from_raw_parts(entries, count) };
+        Self::new(NOTHING, entries.to_vec())
     }
 
     fn new(one: iovec, several: Vec<iovec>) -> Result<Self, Errno> {
         let mut total = 0_usize;
-        for piece in [one].iter().chain(&several) {
-            if piece.iov_base.is_null() && piece.iov_len > 0 {
+        for entry in [one].iter().chain(&several) {
+            if entry.iov_base.is_null() && entry.iov_len > 0 {
                 return Err(Errno(libc::EFAULT));
             }
-            total = total.checked_add(piece.iov_len).ok_or(Errno::INVAL)?;
+            total = total.checked_add(entry.iov_len).ok_or(Errno::INVAL)?;
         }
         // The return value of the call is signed.
         if isize::try_from(total).is_err() {
@@ -72,7 +72,7 @@ impl Cursor {
         Ok(Self {
             one: [one],
             several,
-            piece: 0,
+            entry: 0,
             at: 0,
             left: total,
             total,
@@ -95,22 +95,22 @@ impl Cursor {
     ) -> Result<(), Errno> {
         let mut done = 0;
         while done < len {
-            let pieces = if self.several.is_empty() {
+            let entries = if self.several.is_empty() {
                 &self.one[..]
             } else {
                 &self.several
             };
-            let piece = pieces.get(self.piece).ok_or(Errno::INVAL)?;
-            let now = (piece.iov_len - self.at).min(len - done);
+            let entry = entries.get(self.entry).ok_or(Errno::INVAL)?;
+            let now = (entry.iov_len - self.at).min(len - done);
             if now > 0 {
-                let place = piece.iov_base.cast::<u8>().wrapping_add(self.at);
+                let place = entry.iov_base.cast::<u8>().wrapping_add(self.at);
                 each(place, done, now)?;
             }
             done += now;
             self.at += now;
             self.left -= now;
-            if self.at == piece.iov_len {
-                self.piece += 1;
+            if self.at == entry.iov_len {
+                self.entry += 1;
                 self.at = 0;
             }
         }

@@ -68,8 +68,8 @@ fn call(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
 
 /// Calls `f`, and returns a small number, or -1 with errno set.
 fn number(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
-    let answer = number_call(|| f().map(|number| number as isize));
-    c_int::try_from(answer).unwrap_or(-1)
+    let result = number_call(|| f().map(|number| number as isize));
+    c_int::try_from(result).unwrap_or(-1)
 }
 
 /// Calls `f`, and returns a number of bytes, or -1 with errno set.
@@ -313,7 +313,7 @@ pub(crate) unsafe extern "C" fn rread(fd: c_int, to: *mut c_void, len: usize) ->
 }
 
 /// Converts the number of buffers of readv(2) and writev(2).
-fn pieces(count: c_int) -> Result<usize, Errno> {
+fn entry_count(count: c_int) -> Result<usize, Errno> {
     usize::try_from(count).map_err(|_| Errno::INVAL)
 }
 
@@ -321,7 +321,7 @@ fn pieces(count: c_int) -> Result<usize, Errno> {
 pub(crate) unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, count: c_int) -> isize {
     bytes(|| {
         // SAFETY: by contract, and writable.
-        let to = unsafe { Cursor::several(iov, pieces(count)?) }?;
+        let to = unsafe { Cursor::several(iov, entry_count(count)?) }?;
         // SAFETY: no address.
         unsafe { receive(fd, to, 0, std::ptr::null_mut(), std::ptr::null_mut()) }
     })
@@ -393,7 +393,7 @@ pub(crate) unsafe extern "C" fn rwrite(fd: c_int, from: *const c_void, len: usiz
 pub(crate) unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, count: c_int) -> isize {
     bytes(|| {
         // SAFETY: by contract, and readable.
-        let from = unsafe { Cursor::several(iov, pieces(count)?) }?;
+        let from = unsafe { Cursor::several(iov, entry_count(count)?) }?;
         send(fd, from, 0, None)
     })
 }
@@ -570,13 +570,13 @@ pub(crate) unsafe extern "C" fn riomap(
     _flags: c_int,
     offset: libc::off_t,
 ) -> libc::off_t {
-    let answer = number_call(|| {
+    let result = number_call(|| {
         let (_, socket) = find_stream(fd)?;
         // SAFETY: same contract.
         let at = unsafe { socket.map(start, len, prot, offset) }?;
         isize::try_from(at).map_err(|_| Errno::INVAL)
     });
-    answer as libc::off_t
+    result as libc::off_t
 }
 
 /// `riounmap`.

@@ -251,7 +251,7 @@ pub(super) unsafe fn value<'a>(value: *const c_void, len: socklen_t) -> Result<&
     Ok(unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) })
 }
 
-/// Writes the value of an option, truncated to the given room.
+/// Writes the value of an option, truncated to the given capacity.
 ///
 /// # Safety
 /// `value` must be writable for `*len` bytes, and `len` must be NULL or valid.
@@ -261,8 +261,8 @@ pub(super) unsafe fn give(
     len: *mut socklen_t,
 ) -> Result<(), Errno> {
     // SAFETY: by contract.
-    let room = unsafe { len.as_mut() }.ok_or(Errno(libc::EFAULT))?;
-    let fits = found.len().min(usize::try_from(*room).unwrap_or(0));
+    let capacity = unsafe { len.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+    let fits = found.len().min(usize::try_from(*capacity).unwrap_or(0));
     if fits > 0 {
         if value.is_null() {
             return Err(Errno(libc::EFAULT));
@@ -270,7 +270,7 @@ pub(super) unsafe fn give(
         // SAFETY: by contract, as long as that.
         unsafe { ptr::copy_nonoverlapping(found.as_ptr(), value.cast::<u8>(), fits) };
     }
-    *room = socklen_t::try_from(fits).unwrap_or(0);
+    *capacity = socklen_t::try_from(fits).unwrap_or(0);
     Ok(())
 }
 

@@ -71,8 +71,8 @@ fn given(args: &MinimizeArgs, settings: &Settings) -> Result<Vec<String>, CliErr
     let mut rules = Vec::new();
     for text in &args.fault {
         FaultRule::parse_list(text).map_err(invalid)?;
-        let pieces = text.split([';', '\n']).map(str::trim);
-        rules.extend(pieces.filter(|piece| !piece.is_empty()).map(str::to_owned));
+        let parts = text.split([';', '\n']).map(str::trim);
+        rules.extend(parts.filter(|part| !part.is_empty()).map(str::to_owned));
     }
     if let Some(seed) = &args.chaos {
         rules.extend(chaos::Chaos::parse(seed).map_err(invalid)?.draw());

@@ -24,7 +24,7 @@ pub(super) fn name(seen: &Seen) -> String {
 }
 
 /// Returns true if a message of the connection manager is a reply.
-pub(super) const fn is_answer(message: &CmMessage) -> bool {
+pub(super) const fn is_reply(message: &CmMessage) -> bool {
     !matches!(
         message,
         CmMessage::Req(_)

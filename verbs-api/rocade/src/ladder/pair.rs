@@ -9,7 +9,7 @@ use rocade_wire::{Operation, Psn, Service, Syndrome};
 
 use super::arrivals::Arrivals;
 use super::ends::{Directory, End};
-use super::label::{is_answer, is_refusal};
+use super::label::{is_refusal, is_reply};
 use super::read::{PacketDirection, Seen};
 
 /// The maximum time between departure and arrival of a packet.
@@ -93,8 +93,8 @@ pub(super) fn conversations(packets: Vec<Seen>, is_whole: bool) -> Vec<Conversat
     for flight in flights(packets, is_whole) {
         let (from, to) = directory.ends(&flight.seen, flight.sender, flight.receiver);
         // `turn` below puts the requester on the left.
-        let is_answer = flight.seen.message.as_deref().is_some_and(is_answer);
-        let forward = if from == to { !is_answer } else { from <= to };
+        let is_reply = flight.seen.message.as_deref().is_some_and(is_reply);
+        let forward = if from == to { !is_reply } else { from <= to };
         let ends = if forward { [from, to] } else { [to, from] };
         all.entry(ends).or_default().push(Arrow {
             seen: flight.seen,
@@ -250,8 +250,8 @@ impl Conversation {
             // Requests leave in the order of their PSNs, and each PSN gets one data response. The
             // position within the message may change. PSNs wrap after 2^24 packets, so only the
             // newest ones count.
-            let lane = (arrow.forward, is_request);
-            let newest = newest_of.entry(lane).or_insert_with(|| bth.psn.sub(1));
+            let direction = (arrow.forward, is_request);
+            let newest = newest_of.entry(direction).or_insert_with(|| bth.psn.sub(1));
             let ahead = bth.psn.diff(*newest);
             if ahead > 0 {
                 *newest = bth.psn;

@@ -116,8 +116,8 @@ impl Stream {
     pub fn readable(&self, skip: u32, most: usize) -> (u32, u32) {
         let left = self.unread.saturating_sub(skip);
         let at = (self.read_at + skip.min(self.unread)) % self.config.recv_buffer;
-        let piece = left.min(self.config.recv_buffer - at);
-        (at, piece.min(u32::try_from(most).unwrap_or(u32::MAX)))
+        let contiguous = left.min(self.config.recv_buffer - at);
+        (at, contiguous.min(u32::try_from(most).unwrap_or(u32::MAX)))
     }
 
     /// Marks the first `len` unread bytes as read.

@@ -103,8 +103,8 @@ impl Stream {
             return Ok(None);
         }
         let ahead = offset - map.offset;
-        let room = u64::from(map.sge.length) - ahead;
-        let len = Self::step(before, left).min(u32::try_from(room).unwrap_or(u32::MAX));
+        let space = u64::from(map.sge.length) - ahead;
+        let len = Self::step(before, left).min(u32::try_from(space).unwrap_or(u32::MAX));
         let source = self.stage(len);
         self.post_data(Self::staged_bytes(source), false);
         Ok(Some(Write {

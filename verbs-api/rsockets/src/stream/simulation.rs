@@ -134,16 +134,16 @@ impl Side {
     pub(super) fn read(&mut self, len: usize) -> usize {
         let mut done = 0;
         while done < len {
-            let (at, piece) = self.stream.readable(0, len - done);
-            if piece == 0 {
+            let (at, contiguous) = self.stream.readable(0, len - done);
+            if contiguous == 0 {
                 break;
             }
-            for byte in &self.memory.recv[at as usize..(at + piece) as usize] {
+            for byte in &self.memory.recv[at as usize..(at + contiguous) as usize] {
                 assert_eq!(*byte, pattern(self.read), "byte {}", self.read);
                 self.read += 1;
             }
-            self.stream.consume(piece);
-            done += piece as usize;
+            self.stream.consume(contiguous);
+            done += contiguous as usize;
         }
         self.controls();
         done

@@ -194,7 +194,7 @@ impl ConnectRequest {
         options: &PeerOptions,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
-        let connection = self.answer(qp, options)?;
+        let connection = self.send_reply(qp, options)?;
         connection.id.wait(timeout, is_established)?;
         Ok(connection)
     }
@@ -208,12 +208,12 @@ impl ConnectRequest {
         qp: UnconnectedQueuePair,
         options: &PeerOptions,
     ) -> Result<Connection, ConnectError> {
-        let connection = self.answer(qp, options)?;
+        let connection = self.send_reply(qp, options)?;
         poll_fn(|cx| connection.id.poll(cx, is_established)).await?;
         Ok(connection)
     }
 
-    fn answer(
+    fn send_reply(
         self,
         qp: UnconnectedQueuePair,
         options: &PeerOptions,

@@ -34,7 +34,9 @@ impl VerbsError {
     pub fn kind(&self) -> VerbsErrorKind {
         match &*self.0 {
             RawError::InvalidArgument(_) => VerbsErrorKind::InvalidArgument,
-            RawError::Post(PostError::QueueFull) | RawError::NoMemory(_) => VerbsErrorKind::NoRoom,
+            RawError::Post(PostError::QueueFull) | RawError::NoMemory(_) => {
+                VerbsErrorKind::NoMemory
+            }
             RawError::Post(_) | RawError::Modify(_) | RawError::Srq(_) => VerbsErrorKind::Refused,
             RawError::NotSupported(_) => VerbsErrorKind::NotSupported,
             RawError::NotPermitted(_) => VerbsErrorKind::NotPermitted,
@@ -92,7 +94,7 @@ pub enum VerbsErrorKind {
     /// EINVAL: the state or the attributes of the object do not allow the call.
     Refused,
     /// ENOMEM: a queue is full, or a limit is reached.
-    NoRoom,
+    NoMemory,
     /// EOPNOTSUPP: the device does not support this.
     NotSupported,
     /// EPERM: the caller may not do this.

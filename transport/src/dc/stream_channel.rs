@@ -68,9 +68,9 @@ pub(super) struct PendingDisconnect {
 }
 
 //= DC-03
-/// A sequence of sessions. An initiator with streams has several lanes, which work concurrently.
+/// A sequence of sessions. An initiator with streams has several channels, which work concurrently.
 #[derive(Debug)]
-pub(super) struct DcLane {
+pub(super) struct StreamChannel {
     pub(super) requester: Requester,
     /// Work requests whose target differs from that of the requests before them.
     pub(super) held: VecDeque<HeldRequest>,
@@ -80,7 +80,7 @@ pub(super) struct DcLane {
     pub(super) idle_at: Option<Time>,
 }
 
-impl DcLane {
+impl StreamChannel {
     pub(super) fn new(limits: SendLimits) -> Self {
         let mut requester = Requester::new(limits);
         // Whatever answers a session has proved to be Rocade.
@@ -111,7 +111,7 @@ impl DcLane {
         self.requester.queued() == 0
     }
 
-    /// Schedules the end of the session if the lane is idle.
+    /// Schedules the end of the session if the channel is idle.
     pub(super) fn note_idle(&mut self, now: Time) {
         if self.is_idle() && self.held.is_empty() && self.session.is_some() {
             self.idle_at
@@ -119,7 +119,7 @@ impl DcLane {
         }
     }
 
-    /// Returns true if the lane holds a released work request and may start it.
+    /// Returns true if the channel holds a released work request and may start it.
     pub(super) fn may_switch(&self, is_released: bool) -> bool {
         let Some(next) = self.held.front().filter(|_| is_released) else {
             return false;

@@ -9,18 +9,18 @@ use super::access::Span;
 use super::table::MemGuard;
 use crate::sync::modelled::RwLockReadGuard;
 
-/// All pieces of an access, and the locks that keep them unchanged. A thread that changes one of
+/// All segments of an access, and the locks that keep them unchanged. A thread that changes one of
 /// the keys, directly listed or nested, waits until the access is done.
-pub(super) struct Pieces<'a> {
-    /// The pieces with their lengths. `None` is a piece of a null region.
+pub(super) struct Segments<'a> {
+    /// The segments with their lengths. `None` is a segment of a null region.
     spans: Vec<(Option<Span>, usize)>,
     held: Vec<RwLockReadGuard<'a, Indirect>>,
-    /// Maximum number of pieces to collect.
+    /// Maximum number of segments to collect.
     most: usize,
 }
 
-impl Pieces<'_> {
-    /// Calls `f` for each piece, with its range of the access.
+impl Segments<'_> {
+    /// Calls `f` for each segment, with its range of the access.
     pub(super) fn each(
         &self,
         mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
@@ -35,36 +35,36 @@ impl Pieces<'_> {
 }
 
 impl MemGuard<'_> {
-    /// Collects the pieces of an access through an indirect key, after checking that each exists
-    /// and allows the access. Stops after `most` pieces.
+    /// Collects the segments of an access through an indirect key, after checking that each exists
+    /// and allows the access. Stops after `most` segments.
     //= UMR-24
-    pub(super) fn pieces(
+    pub(super) fn segments(
         &self,
         accessor: Accessor,
         key: u32,
         range: (u64, u64),
         right: AccessFlags,
         most: usize,
-    ) -> Result<Pieces<'_>, AccessError> {
-        let mut pieces = Pieces {
+    ) -> Result<Segments<'_>, AccessError> {
+        let mut segments = Segments {
             spans: Vec::with_capacity(16),
             held: Vec::with_capacity(1),
             most,
         };
-        match self.collect((accessor, right), key, range, 0, &mut pieces) {
-            Err(CollectEnd::Enough) | Ok(()) => Ok(pieces),
+        match self.collect((accessor, right), key, range, 0, &mut segments) {
+            Err(CollectEnd::Enough) | Ok(()) => Ok(segments),
             Err(CollectEnd::Refused(error)) => Err(error),
         }
     }
 
-    /// Adds the pieces of one key, which is `level` levels below the key of the access.
+    /// Adds the segments of one key, which is `level` levels below the key of the access.
     fn collect<'a>(
         &'a self,
         access: (Accessor, AccessFlags),
         key: u32,
         range: (u64, u64),
         level: u8,
-        pieces: &mut Pieces<'a>,
+        segments: &mut Segments<'a>,
     ) -> Result<(), CollectEnd> {
         let indirect = self.regions.indirect(key).ok_or(AccessError::BadKey)?;
         //= UMR-03
@@ -72,10 +72,10 @@ impl MemGuard<'_> {
             return Err(AccessError::BadKey.into());
         }
         let indirect = indirect.read_recursive();
-        indirect.pieces(access.0, range, access.1, |lkey, addr, len| {
-            self.collect_one(access, (lkey, addr, len), level, pieces)
+        indirect.segments(access.0, range, access.1, |lkey, addr, len| {
+            self.collect_one(access, (lkey, addr, len), level, segments)
         })?;
-        pieces.held.push(indirect);
+        segments.held.push(indirect);
         Ok(())
     }
 
@@ -84,9 +84,9 @@ impl MemGuard<'_> {
         (accessor, right): (Accessor, AccessFlags),
         (lkey, addr, len): (Lkey, u64, u64),
         level: u8,
-        pieces: &mut Pieces<'a>,
+        segments: &mut Segments<'a>,
     ) -> Result<(), CollectEnd> {
-        if pieces.spans.len() >= pieces.most {
+        if segments.spans.len() >= segments.most {
             return Err(CollectEnd::Enough);
         }
         let span = if let Some(region) = self.regions.region(lkey.get()) {
@@ -104,16 +104,16 @@ impl MemGuard<'_> {
                 lkey.get(),
                 (addr, len),
                 level + 1,
-                pieces,
+                segments,
             );
         };
         let len = usize::try_from(len).map_err(|_| AccessError::OutOfRange)?;
-        pieces.spans.push((span, len));
+        segments.spans.push((span, len));
         Ok(())
     }
 }
 
-/// The reason why no more pieces are collected.
+/// The reason why no more segments are collected.
 enum CollectEnd {
     Enough,
     Refused(AccessError),

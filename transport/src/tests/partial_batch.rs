@@ -246,7 +246,7 @@ fn writing_to_memory_that_is_gone() {
 }
 
 /// Delivers the first packet that A has sent to B. B posts a SEND before it answers, so that both
-/// are in one run.
+/// are in one batch.
 fn answer_with_a_send(pair: &mut Pair, own: &Region) {
     let bytes = pair.trace()[0].bytes.clone();
     let packet = Packet::parse(&bytes).expect("a valid packet");

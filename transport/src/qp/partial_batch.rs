@@ -1,4 +1,4 @@
-//! Recovery of a run of packets whose payload cannot be read any more.
+//! Recovery of a batch of packets whose payload cannot be read any more.
 
 use alloc::vec::Vec;
 
@@ -34,14 +34,14 @@ impl Lost {
 }
 
 impl Qp {
-    /// Recovers part of a run in `tx` from [`Qp::poll_transmit`], when a deferred payload can no
+    /// Recovers part of a batch in `tx` from [`Qp::poll_transmit`], when a deferred payload can no
     /// longer be read.
     ///
     /// Calls `read` again for each deferred payload, with its place. Calls `send` for each packet
     /// that may still be sent, in order: a segment without ICRC, to be sent alone. After a lost
     /// request only responses are sent, and no responses after a lost one. The work request, or the
     /// READ, of a lost payload fails.
-    pub fn recover_partial_run(
+    pub fn recover_partial_batch(
         &mut self,
         now: Time,
         tx: &mut TxBuffer,
@@ -77,7 +77,7 @@ impl Qp {
 
     /// Fails the work request or the READ that the packet `psn` is part of.
     ///
-    /// The QP may have entered ERR in the same run, because a later payload was found unreadable
+    /// The QP may have entered ERR in the same batch, because a later payload was found unreadable
     /// first. The requester then still needs the NAK, with the PSN of this packet.
     fn payload_lost(&mut self, now: Time, source: Source, psn: Psn) {
         if self.state == QpState::Reset {
