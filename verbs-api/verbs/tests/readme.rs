@@ -11,7 +11,7 @@ fn the_third_response_is_lost() -> Result<(), Box<dyn std::error::Error>> {
     let (here, there) = (a.register(8192, access)?, b.register(8192, access)?);
 
     there.write(0, &[7; 8192])?;
-    a.qp.post_send(&SendRequest::read(&[(&here).into()], there.remote()))?;
+    a.qp.post_send(&SendRequest::read(&[here.sge(..)?], there.remote()))?;
     a.cq.wait(Duration::from_secs(60))?; // of virtual time
     assert_eq!(here.to_vec(..)?, [7; 8192]);
     assert_eq!(a.qp.counters().retransmitted_packets, 1); // the request, for the rest
