@@ -427,7 +427,7 @@ impl TxBuffer {
 
     /// Appends `count` packets with consecutive PSNs. `bth` completes each BTH.
     ///
-    /// The caller has checked [`TxBuffer::room`]. The payloads follow `first` in memory, each of
+    /// The caller has checked [`TxBuffer::space`]. The payloads follow `first` in memory, each of
     /// the same length, and access to them has been checked.
     pub(crate) fn push_deferred_batch(
         &mut self,

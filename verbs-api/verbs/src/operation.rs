@@ -163,7 +163,7 @@ enum State {
 enum Source {
     /// One completion queue.
     Queue(Arc<Router>),
-    /// Those of the queue pairs of a shared receive queue.
+    /// The completion queues of the queue pairs of a shared receive queue.
     Shared(Arc<SharedReceives>),
 }
 

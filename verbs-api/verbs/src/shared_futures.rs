@@ -1,7 +1,7 @@
 //! Futures of the receives of a shared receive queue.
 //!
-//! The completion of such a receive arrives in the completion queue of the queue pair that has taken
-//! it, so a future watches the queues of all queue pairs.
+//! The completion of such a receive arrives in the completion queue of the queue pair that has
+//! taken it, so a future watches the queues of all queue pairs.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
