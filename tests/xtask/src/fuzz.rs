@@ -18,13 +18,24 @@ use crate::{
     workspace::{Workspace, host_triple},
 };
 
-/// Seconds per target in `cargo xtask test`.
-pub(crate) const SMOKE_SECONDS: u32 = 5;
+/// Amount of fuzzing of a target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effort {
+    /// So many seconds, with other inputs each time, and with those of earlier runs.
+    Seconds(u32),
+    /// So many inputs, the same ones each time.
+    Inputs(u32),
+}
+
+/// Inputs per target in `cargo xtask test`, which must not depend on luck: about 5 s.
+pub(crate) const SMOKE: Effort = Effort::Inputs(25_000);
+/// Longest time of these.
+const SMOKE_LIMIT: Duration = Duration::from_secs(300);
 
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 
-/// Builds the fuzz targets and runs each (or those in `only`) for `seconds`.
-pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Tally {
+/// Builds the fuzz targets and runs each (or those in `only`).
+pub(crate) fn run(workspace: &Workspace, effort: Effort, only: &[String]) -> Tally {
     let dir = workspace.root().join("tests/fuzz");
     let targets = match targets(&dir) {
         Ok(targets) => targets,
@@ -63,10 +74,16 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Tally
         .filter(|target| only.is_empty() || only.contains(target))
     {
         let program = build_dir.join(&triple).join("release").join(target);
-        let limit = Duration::from_secs(u64::from(seconds) + 120);
-        let headline = format!("fuzz {target} for {seconds} s");
+        let (limit, amount) = match effort {
+            Effort::Seconds(seconds) => (
+                Duration::from_secs(u64::from(seconds) + 120),
+                format!("for {seconds} s"),
+            ),
+            Effort::Inputs(count) => (SMOKE_LIMIT, format!("with {count} inputs")),
+        };
+        let headline = format!("fuzz {target} {amount}");
         tally = tally
-            + match session(&dir, &program, target, seconds) {
+            + match session(&dir, &program, target, effort) {
                 Ok(command) => step::run(&headline, limit, command).as_one(),
                 Err(error) => {
                     eprintln!("xtask: {headline}: {error}");
@@ -112,18 +129,25 @@ fn build(workspace: &Workspace, dir: &Path, build_dir: &Path, triple: &str) -> C
 
 /// One run of a target: new inputs go to a scratch corpus in the build directory, the kept ones are
 /// only read.
-fn session(dir: &Path, program: &Path, target: &str, seconds: u32) -> io::Result<Command> {
+fn session(dir: &Path, program: &Path, target: &str, effort: Effort) -> io::Result<Command> {
     let artifacts = dir.join("artifacts").join(target);
     let kept = dir.join("corpus").join(target);
     let scratch = scratch_corpus(program, target);
     fs::create_dir_all(&artifacts)?;
-    fs::create_dir_all(&scratch)?;
     let mut command = Command::new(program);
     command.current_dir(dir);
-    command
-        .arg(format!("-max_total_time={seconds}"))
-        .arg("-timeout=10")
-        .arg("-rss_limit_mb=2048");
+    match effort {
+        Effort::Seconds(seconds) => {
+            command.arg(format!("-max_total_time={seconds}"));
+        }
+        Effort::Inputs(count) => {
+            command.arg(format!("-runs={count}")).arg("-seed=1");
+            // The inputs of an earlier run would lead to others.
+            let _ = fs::remove_dir_all(&scratch);
+        }
+    }
+    fs::create_dir_all(&scratch)?;
+    command.arg("-timeout=10").arg("-rss_limit_mb=2048");
     command.arg("-print_final_stats=1").arg("-verbosity=0");
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.arg(&scratch);

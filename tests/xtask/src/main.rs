@@ -7,6 +7,7 @@
 //! * `dist` makes packages for users.
 //! * `debian` tries programs of several releases of Debian.
 //! * `failures` runs programs under each recipe of failures.
+//! * `hostsim` runs more seeds of the simulated host than `test` does.
 //! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
 //! The last line of the output is `N passed, N failed, N skipped`. The exit status is 0 if nothing
@@ -22,6 +23,7 @@ mod dist;
 mod exports;
 mod failures;
 mod fuzz;
+mod hostsim;
 mod layers;
 mod licences;
 mod lint;
@@ -77,7 +79,7 @@ enum Task {
     /// Run fuzz targets (all, or those named), each for a while.
     Fuzz {
         /// Seconds per target.
-        #[arg(long, default_value_t = fuzz::SMOKE_SECONDS)]
+        #[arg(long, default_value_t = 10)]
         seconds: u32,
         /// Names of targets: files of `tests/fuzz/fuzz_targets` without `.rs`.
         targets: Vec<String>,
@@ -113,6 +115,8 @@ enum Task {
     /// Run programs under each recipe of failures, and print what they do
     /// (docs/failures-matrix.md).
     Failures(failures::FailuresArgs),
+    /// Run brokers and their clients in a simulated host, from many seeds (docs/testing.md).
+    Hostsim(hostsim::HostsimArgs),
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
     /// Install what the tests need, or without root only say what is missing.
@@ -153,7 +157,9 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         Task::Test(args) => suite::run(workspace, !args.no_install, &args.filters),
         Task::Lint => lint::run(workspace),
         Task::Rules { prune } => rules::run(workspace.root(), true, prune),
-        Task::Fuzz { seconds, targets } => fuzz::run(workspace, seconds, &targets),
+        Task::Fuzz { seconds, targets } => {
+            fuzz::run(workspace, fuzz::Effort::Seconds(seconds), &targets)
+        }
         Task::Bench { arguments } => bench::run(workspace, &arguments),
         Task::Mutants {
             seed,
@@ -168,6 +174,7 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         Task::Dist(args) => dist::run(workspace, &args),
         Task::Debian(args) => debian::run(workspace, &args),
         Task::Failures(args) => failures::run(workspace, &args),
+        Task::Hostsim(args) => hostsim::run(workspace, &args),
         Task::Loom => loom::run(workspace),
         Task::Book => book::build(workspace),
         Task::Prose => match prose::statistics(workspace.root()) {

@@ -152,7 +152,7 @@ fn checks(workspace: &Workspace) -> Tally {
 
 /// Runs what has build directories of its own.
 fn models_and_others(workspace: &Workspace) -> Tally {
-    let models = loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[]);
+    let models = loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE, &[]);
     models + aarch64::run(workspace)
 }
 

@@ -1,4 +1,4 @@
-//! What a simulation sees of a client.
+//! The state of a client, as a simulation sees it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::journal::DomainKey;
 use crate::link::LocalAddr;
 use crate::steering::ProcessSlot;
 
-/// What a client has of its broker. Files are told apart by their inodes.
+/// State that a client has of its broker. Files are told apart by their inodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::broker) struct View {
     pub(in crate::broker) slot: ProcessSlot,

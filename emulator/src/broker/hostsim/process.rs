@@ -23,7 +23,7 @@ use crate::journal::DomainKey;
 use crate::link::LocalAddr;
 use crate::sync::Mutex;
 
-/// What all processes of a host share.
+/// State that all processes of a host share.
 #[derive(Debug, Default)]
 pub(super) struct Host {
     pub(super) now_ns: AtomicU64,
@@ -45,7 +45,7 @@ enum Order {
     GoOn,
 }
 
-/// What a process tells the schedule when it stops running.
+/// A message to the schedule from a process that stops running.
 #[derive(Debug)]
 pub(super) enum Report {
     Waits(Wait),

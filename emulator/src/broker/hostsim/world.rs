@@ -20,7 +20,7 @@ use super::process::{Host, Process, Report, Wait};
 use super::step::{CLIENTS, Call, DIRS, Step};
 use crate::fdpass;
 
-/// What has to happen in a thousand seeds.
+/// Marks that have to be reached in a thousand seeds.
 pub(super) const EXPECTED: [&str; 12] = [
     "an address is in use by the other directory",
     "a broker ends because another one runs",

@@ -1,4 +1,4 @@
-//! What a simulation sees of a broker.
+//! The state of a broker, as a simulation sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,7 +10,7 @@ use crate::gsi::services::Binding;
 use crate::link::LocalAddr;
 use crate::steering::ProcessSlot;
 
-/// What a broker knows of its clients. Files are told apart by their inodes.
+/// State that a broker has of its clients. Files are told apart by their inodes.
 pub(in crate::broker) struct View {
     /// The slots of its clients.
     pub(in crate::broker) slots: Vec<ProcessSlot>,

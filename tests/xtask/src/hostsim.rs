@@ -1,0 +1,39 @@
+//! The simulated host: brokers and their clients in virtual time (`emulator/src/broker/hostsim`).
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::{step, tally::Tally, workspace::Workspace};
+
+/// Includes the build.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Longest time of a seed, which usually takes a few milliseconds.
+const SEED_LIMIT: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct HostsimArgs {
+    /// Number of seeds.
+    #[arg(long, default_value_t = 2_000)]
+    seeds: u32,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the seeds in turn. Prints the progress, what happened how often, and of the first failure
+/// the shortest list of steps that was found.
+pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
+    let HostsimArgs { seeds, seed } = args;
+    let mut command = workspace.cargo(&["test", "--locked", "--package", "rocade-emulator"]);
+    command.args(["--lib", "--", "--nocapture", "--exact"]);
+    command.arg("broker::hostsim::brokers_and_clients_keep_their_rules");
+    command.env("ROCADE_HOSTSIM", format!("{seeds},{seed}"));
+    let limit = LIMIT + SEED_LIMIT * *seeds;
+    step::run(
+        &format!("hostsim: {seeds} seeds from {seed}"),
+        limit,
+        command,
+    )
+    .as_tests()
+}
