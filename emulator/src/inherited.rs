@@ -102,6 +102,18 @@ impl CpuSet {
     }
 }
 
+/// Keeps the calling thread, and those that it starts, on one processor, if the system permits.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn stay_on_one_cpu() {
+    let mut one = CpuSet::of(0).unwrap_or(CpuSet::ALL);
+    let mut words = one.0.iter_mut();
+    if let Some(word) = words.find(|word| **word != 0) {
+        *word &= word.wrapping_neg();
+    }
+    words.for_each(|word| *word = 0);
+    one.apply();
+}
+
 /// The state of a program at its start, before it changes that for single threads.
 struct AtLoad {
     cpus: Option<CpuSet>,

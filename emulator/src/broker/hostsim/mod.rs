@@ -12,8 +12,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::panic;
+use std::thread;
 use std::time::Instant;
 
+use crate::inherited::stay_on_one_cpu;
 use crate::random::Random;
 
 mod checks;
@@ -104,6 +107,16 @@ fn explain(seed: u64, error: &str) -> String {
 fn brokers_and_clients_keep_their_rules() {
     let _no_starts = crate::sys::STARTS.read();
     let (count, first) = seeds();
+    // A process that hands over to another one then does not wait for a second processor.
+    let run_all = || {
+        stay_on_one_cpu();
+        run_seeds(count, first);
+    };
+    let ended = thread::scope(|scope| scope.spawn(run_all).join());
+    ended.unwrap_or_else(|panic| panic::resume_unwind(panic));
+}
+
+fn run_seeds(count: u64, first: u64) {
     let (begin, mut marks) = (Instant::now(), Marks::new());
     for (done, seed) in (first..first + count).enumerate() {
         if let Err(error) = run(&steps_of(seed), &mut marks) {
@@ -140,37 +153,31 @@ fn a_seed_repeats() {
     }
 }
 
-/// A new client asks a new broker for the port, or the domain, of one that has not resumed yet.
+/// A client asks a new broker for the port, or the domain, of one that has not resumed yet.
 #[test]
 fn what_a_client_has_is_kept_for_it_while_it_resumes() {
     let _no_starts = crate::sys::STARTS.read();
-    for call in [Call::Bind(0), Call::OpenDomain(0)] {
-        let before = [
-            Step::Connect { client: 0, dir: 0 },
-            Step::Work { rounds: 8 },
+    let connect = |client| {
+        let work = Step::Work { rounds: 8 };
+        [
+            Step::Connect { client, dir: 0 },
+            work,
             Step::Advance,
-            Step::Work { rounds: 8 },
-            Step::Call { client: 0, call },
+            work,
+            Step::Advance,
+            work,
+        ]
+    };
+    for call in [Call::Bind(0), Call::OpenDomain(0)] {
+        let mut steps = Vec::new();
+        steps.extend(connect(4));
+        steps.extend(connect(0));
+        steps.extend([
+            Step::Call { client: 4, call },
             Step::Work { rounds: 8 },
             Step::KillBroker { broker: 0 },
-        ];
-        let new_client = [
-            Step::Connect { client: 1, dir: 0 },
-            Step::GoOn { client: 1 },
-            Step::Turn { broker: 0 },
-        ];
-        let asks = [Step::Call { client: 1, call }, Step::Turn { broker: 0 }];
-        let connects = [
-            Step::GoOn { client: 1 },
-            Step::Turn { broker: 0 },
-            Step::Advance,
-        ];
-        let steps: Vec<_> = before
-            .into_iter()
-            .chain(new_client)
-            .chain(connects.into_iter().cycle().take(45))
-            .chain(asks)
-            .collect();
+            Step::Call { client: 0, call },
+        ]);
         assert_eq!(run(&steps, &mut Marks::new()), Ok(()), "{call:?}");
     }
 }

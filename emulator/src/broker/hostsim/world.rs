@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rocade_transport::Time;
@@ -70,6 +70,9 @@ pub(super) struct Broker {
     _liveness_socket: OwnedFd,
 }
 
+/// Held by the only host at a time, because all have the same addresses.
+static ONLY: Mutex<()> = Mutex::new(());
+
 pub(super) struct World {
     host: Arc<Host>,
     dirs: Vec<TempDir>,
@@ -84,6 +87,7 @@ pub(super) struct World {
     leased: BTreeSet<(u8, u8)>,
     /// Directories that a process has used.
     used: BTreeSet<u8>,
+    _only: MutexGuard<'static, ()>,
 }
 
 impl World {
@@ -101,6 +105,7 @@ impl World {
             disturbances: 0,
             leased: BTreeSet::new(),
             used: BTreeSet::new(),
+            _only: ONLY.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 
