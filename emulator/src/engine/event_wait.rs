@@ -16,7 +16,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 use super::EngineInner;
 use super::pending::ServiceContext;
@@ -33,7 +33,7 @@ use crate::tuning::{OTHERS_POLL_NS, SPIN_NS};
 #[derive(Debug, Default)]
 pub(super) struct EventWaits {
     /// Estimates for spinning. One thread at a time spins.
-    spin: Mutex<(SpinEstimator, CpuIdle)>,
+    spin: Mutex<(SpinEstimator, CpuIdle), rank::Spin>,
     /// Time until which other threads are expected to poll CQs, in ns. They receive meanwhile.
     pub(super) polled_until: AtomicU64,
     /// Number of sleeps in a row in which another thread has polled all the time.

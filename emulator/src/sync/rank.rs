@@ -33,6 +33,9 @@ ranks! {
     /// Starts of processes, in unit tests.
     #[cfg(test)]
     Starts,
+    /// Estimates of the thread that spins for an event. Others do not wait for it, and it receives
+    /// meanwhile.
+    Spin,
     /// XRC domains that files name.
     Domains,
     /// Opening and closing of shared XRC targets.
