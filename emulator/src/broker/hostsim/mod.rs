@@ -29,7 +29,7 @@ use world::World;
 
 /// Seeds of a plain test run. Emulated processors are slow.
 const SEEDS: u64 = if cfg!(target_arch = "x86_64") {
-    2_000
+    500
 } else {
     100
 };
