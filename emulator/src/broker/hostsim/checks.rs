@@ -20,7 +20,7 @@ impl World {
     /// Checks what holds at any time.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A text that names the broken condition.
     pub(super) fn check(&mut self) -> Result<(), String> {
         let mut slots = BTreeSet::new();
         let mut sockets: BTreeMap<LocalAddr, Vec<u64>> = BTreeMap::new();
@@ -55,7 +55,7 @@ impl World {
     /// knows what the process has.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A text that names the broken condition.
     pub(super) fn check_at_rest(&mut self) -> Result<(), String> {
         if self.waiting() > 0 {
             return Err(format!("{} processes still wait", self.waiting()));

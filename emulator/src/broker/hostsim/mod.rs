@@ -50,7 +50,7 @@ fn steps_of(seed: u64) -> Vec<Step> {
 /// Runs steps, then lets the host come to rest.
 ///
 /// # Errors
-/// What is wrong, with the number of the step.
+/// A text that names the broken condition, with the number of the step.
 fn run(steps: &[Step], marks: &mut Marks) -> Result<(), String> {
     let mut world = World::new();
     let result = world.run(steps);

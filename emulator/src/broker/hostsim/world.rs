@@ -117,7 +117,7 @@ impl World {
     /// Takes all steps, then lets the host come to rest.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A text that names the broken condition.
     pub(super) fn run(&mut self, steps: &[Step]) -> Result<(), String> {
         for (number, step) in steps.iter().enumerate() {
             self.take(*step)
