@@ -18,6 +18,7 @@ mod mw;
 mod pd;
 mod poster;
 mod qp;
+mod qp_owner;
 mod rss;
 mod srq;
 mod xrcd;

@@ -4,10 +4,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use rocade_transport::{
-    AddressVector, AlternateContext, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
-    QpState, QpType, Receives, TransmitTrigger,
+    Counters, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, Receives, TransmitTrigger,
 };
-use rocade_wire::{Gid, Mtu, Pkey, Qpn};
+use rocade_wire::{Gid, Qpn};
 use socket2::{Domain, Protocol, Type};
 
 use super::cq::Cq;
@@ -18,15 +17,12 @@ use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::{Xrcd, XrcdInner};
 use crate::config::Likeness;
-use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::faults::Verb;
-use crate::hca::{Hca, Port};
 use crate::limits;
 use crate::raw::{FlowAttr, RawState};
 use crate::state::{
-    AckCounter, Caller, CrossChannelState, LocalEndpoint, OpenHandle, QpInner, QpResources,
-    SrqInner, TxRoute, User, XrcTargetInit,
+    Caller, CrossChannelState, OpenHandle, QpInner, QpResources, SrqInner, User, XrcTargetInit,
 };
 use crate::sys;
 use crate::xrc_shared::share_target;
@@ -78,7 +74,7 @@ pub(super) struct QpOwner {
     pub(super) pd: Arc<PdInner>,
     /// For an XRC target, which may have other handles too: its open handle, and the domain through
     /// which it was opened.
-    open_handle: Option<Box<(Arc<OpenHandle>, Arc<XrcdInner>)>>,
+    pub(super) open_handle: Option<Box<(Arc<OpenHandle>, Arc<XrcdInner>)>>,
     /// The cross-channel state.
     pub(super) cross_channel: OnceLock<Box<CrossChannelState>>,
 }
@@ -661,142 +657,6 @@ pub(super) fn create(
     }
     engine.add_qp(Arc::clone(&inner));
     Ok(inner)
-}
-
-impl QpOwner {
-    /// Applies the fault rules to a verb of this QP. The caller holds no lock.
-    ///
-    /// # Errors
-    /// [`VerbsError::Injected`]. [`VerbsError::Removed`], but for verbs that destroy or post.
-    #[inline]
-    pub(super) fn enter(&self, verb: Verb) -> Result<(), VerbsError> {
-        self.pd.context.check_verb(verb)?;
-        let qpn = Some(self.inner.qp_num());
-        let device = &self.pd.context.hca.config.name;
-        self.pd.context.engine.intercept(verb, device, qpn)
-    }
-
-    pub(super) fn engine(&self) -> &Arc<EngineInner> {
-        &self.pd.context.engine
-    }
-
-    pub(super) fn hca(&self) -> &Arc<Hca> {
-        &self.pd.context.hca
-    }
-
-    fn async_acks(&self) -> Option<&AckCounter> {
-        match self.open_handle.as_deref() {
-            Some((open_handle, _)) => Some(open_handle.async_acks()),
-            None => self.inner.async_acks(),
-        }
-    }
-
-    /// Closes this handle. Returns false if it was already closed. A target ends with its last
-    /// handle.
-    fn close(&self) -> bool {
-        let Some((open_handle, xrcd)) = self.open_handle.as_deref() else {
-            return self.end();
-        };
-        if self.inner.ownership().is_some() {
-            let engine = &**self.engine();
-            let shared_targets = engine.shared_targets();
-            if shared_targets
-                .close_target(engine, &self.inner, open_handle)
-                .is_none()
-            {
-                return false;
-            }
-        } else {
-            let Some(was_last) = self.inner.close_handle(open_handle) else {
-                return false;
-            };
-            if was_last {
-                self.end();
-            }
-        }
-        open_handle.forget_events();
-        xrcd.users.remove(User::Qp(self.inner.qp_num()));
-        true
-    }
-
-    fn end(&self) -> bool {
-        let inner = &*self.inner;
-        if !inner.mark_destroyed() {
-            return false;
-        }
-        self.engine().end_qp(inner);
-        self.pd.users.remove(User::Qp(inner.qp_num()));
-        true
-    }
-
-    /// Returns the device's part of a modify of these attributes.
-    fn modify_context(&self, attr: &QpAttr, mask: QpAttrMask, experimental: bool) -> ModifyContext {
-        let hca = self.hca();
-        let gid = |av: &AddressVector| hca.port(av.port_num)?.gid(av.sgid_index);
-        let pkey = |index| hca.pkey(index).unwrap_or(Pkey::DEFAULT);
-        let number = if mask.contains(QpAttrMask::AV) {
-            attr.ah_attr.port_num
-        } else {
-            self.inner.lock().qp.query().port_num
-        };
-        let active_mtu = |number| hca.port(number).map_or(Mtu::Mtu4096, Port::active_mtu);
-        ModifyContext {
-            sgid: gid(&attr.ah_attr),
-            pkey: pkey(attr.pkey_index),
-            active_mtu: active_mtu(number),
-            alternate: AlternateContext {
-                sgid: gid(&attr.alt_ah_attr),
-                pkey: pkey(attr.alt_pkey_index),
-                active_mtu: active_mtu(attr.alt_port_num),
-            },
-            experimental,
-        }
-    }
-
-    /// Returns the route from `sgid` along an address vector, or `None` if the transport will
-    /// reject it.
-    ///
-    /// # Errors
-    /// [`VerbsError::PeerRefused`], [`VerbsError::Unreachable`], and those of
-    /// [`QpOwner::prepare_route`].
-    fn route_to(
-        &self,
-        sgid: Option<Gid>,
-        av: &AddressVector,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<Option<(Arc<LocalEndpoint>, TxRoute)>, VerbsError> {
-        let peer = av.dgid.to_ip();
-        if av.is_global && !self.engine().peers().allow(peer) {
-            return Err(VerbsError::PeerRefused(peer));
-        }
-        match sgid {
-            Some(sgid) if sgid.to_ip().is_ipv4() == peer.is_ipv4() => {
-                if av.is_global && !av.dgid.is_zero() {
-                    let local = self.hca().local_addr(sgid.to_ip());
-                    self.engine().check_reachable(local, peer)?;
-                }
-                self.prepare_route(sgid, *av, attr, mask).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Returns the route from `sgid` to the peer of the attributes, and opens it on first use.
-    fn prepare_route(
-        &self,
-        sgid: Gid,
-        av: AddressVector,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError> {
-        let dest = if mask.contains(QpAttrMask::DEST_QPN) {
-            Qpn::new(attr.dest_qp_num)
-        } else {
-            self.inner.lock().qp.dest_qp()
-        };
-        self.engine().open_tx_route(self.hca(), sgid, &av, dest)
-    }
 }
 
 /// Returns true if this host, in this network namespace, has the address. Then Rocade uses the
