@@ -20,6 +20,7 @@ use crate::inherited::stay_on_one_cpu;
 use crate::random::Random;
 
 mod checks;
+mod handover;
 mod process;
 mod step;
 mod world;
@@ -29,7 +30,7 @@ use world::World;
 
 /// Seeds of a plain test run. Emulated processors are slow.
 const SEEDS: u64 = if cfg!(target_arch = "x86_64") {
-    500
+    2_000
 } else {
     100
 };

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
 use rocade_transport::Time;
 use rocade_wire::Qpn;
 use rocade_wire::mad::ServiceId;
@@ -17,6 +16,7 @@ use rocade_wire::mad::ServiceId;
 use super::super::client::view::View;
 use super::super::machine::Machine;
 use super::super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
+use super::handover::{Receiver, Sender, channel};
 use super::step::Call;
 use crate::gsi::services::{Binding, BoundTo};
 use crate::journal::DomainKey;
@@ -67,16 +67,28 @@ pub(super) struct Wait {
 struct SimulatedMachine {
     host: Arc<Host>,
     dir: u8,
+    line: Arc<Line>,
+}
+
+/// A process' end of the line to the schedule.
+#[derive(Debug)]
+struct Line {
     orders: Receiver<Order>,
     reports: Sender<Report>,
+}
+
+impl Line {
+    /// Reports, and returns the next order. `None` if the process is dead.
+    fn report(&self, report: Report) -> Option<Order> {
+        self.reports.send(report).then(|| self.orders.receive())?
+    }
 }
 
 impl SimulatedMachine {
     fn wait(&self, fd: Option<RawFd>, time: Duration) -> Result<(), BrokerError> {
         let until = self.host.now().plus(time);
-        let told = self.reports.send(Report::Waits(Wait { fd, until }));
-        match told.map(|()| self.orders.recv()) {
-            Ok(Ok(Order::GoOn)) => Ok(()),
+        match self.line.report(Report::Waits(Wait { fd, until })) {
+            Some(Order::GoOn) => Ok(()),
             // Any error that is not transient ends the call.
             _ => Err(BrokerError::Forked),
         }
@@ -117,15 +129,18 @@ pub(super) struct Process {
 impl Process {
     /// Starts a process that connects to the broker. Returns its first report.
     pub(super) fn start(host: &Arc<Host>, dir: u8, config: BrokerConfig) -> (Self, Report) {
-        let (orders, received) = unbounded();
-        let (told, reports) = unbounded();
+        let (orders, received) = channel();
+        let (told, reports) = channel();
+        let line = Arc::new(Line {
+            orders: received,
+            reports: told,
+        });
         let machine = SimulatedMachine {
             host: Arc::clone(host),
             dir,
-            orders: received.clone(),
-            reports: told.clone(),
+            line: Arc::clone(&line),
         };
-        let thread = thread::spawn(move || live(machine, &config, &received, &told));
+        let thread = thread::spawn(move || live(machine, &config, &line));
         let process = Self {
             orders: Some(orders),
             reports,
@@ -136,12 +151,12 @@ impl Process {
     }
 
     fn report(&self) -> Report {
-        self.reports.recv().expect("the process lives")
+        self.reports.receive().expect("the process lives")
     }
 
     fn order(&self, order: Order) -> Report {
         let orders = self.orders.as_ref().expect("it lives");
-        orders.send(order).expect("it lives");
+        assert!(orders.send(order), "it lives");
         self.report()
     }
 
@@ -164,26 +179,17 @@ impl Drop for Process {
     }
 }
 
-fn live(
-    machine: SimulatedMachine,
-    config: &BrokerConfig,
-    orders: &Receiver<Order>,
-    reports: &Sender<Report>,
-) {
+fn live(machine: SimulatedMachine, config: &BrokerConfig, line: &Line) {
     let client = match BrokerClient::connect_on(Arc::new(machine), config, Vec::new()) {
         Ok(client) => client,
         Err(error) => {
-            let _ = reports.send(Report::Returned(Err(error), None));
+            line.reports.send(Report::Returned(Err(error), None));
             return;
         }
     };
     let mut targets = 0;
     let mut result = Ok(None);
-    loop {
-        let told = reports.send(Report::Returned(result, Some(client.view())));
-        let Ok(Ok(Order::Call(call))) = told.map(|()| orders.recv()) else {
-            return;
-        };
+    while let Some(Order::Call(call)) = line.report(Report::Returned(result, Some(client.view()))) {
         result = perform(&client, call, &mut targets);
         if matches!(result, Err(BrokerError::Forked)) {
             return;

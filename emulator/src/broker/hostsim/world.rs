@@ -1,6 +1,7 @@
 //! The simulated host: brokers, processes, and the schedule.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,7 +91,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> Self {
-        let dir = |_| tempfile::tempdir().expect("a directory");
+        let dir = |_| runtime_dir().expect("a directory");
         let host = Host::default();
         host.now_ns.store(1_000_000_000, Ordering::Relaxed);
         Self {
@@ -553,6 +554,12 @@ impl World {
     pub(super) fn note_shared(&mut self) {
         self.mark("two processes share an address");
     }
+}
+
+/// Returns a directory in memory if there is one, because each seed makes and removes hundreds of
+/// files.
+fn runtime_dir() -> io::Result<TempDir> {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
 fn is_readable(fd: RawFd) -> bool {
