@@ -8,6 +8,8 @@ use crate::{step, tally::Tally, workspace::Workspace};
 
 /// Includes the build.
 const LIMIT: Duration = Duration::from_secs(900);
+/// Longest time of a script with real processes, which usually takes half a second.
+const REAL_LIMIT: Duration = Duration::from_secs(10);
 /// Longest time of a seed, which usually takes a few milliseconds.
 const SEED_LIMIT: Duration = Duration::from_millis(200);
 
@@ -19,19 +21,26 @@ pub(crate) struct HostsimArgs {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Number of scripts that run on the simulated host and on real processes.
+    #[arg(long, default_value_t = 20)]
+    real: u32,
 }
 
 /// Runs the seeds in turn. Prints the progress, what happened how often, and of the first failure
 /// the shortest list of steps that was found.
 pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
-    let HostsimArgs { seeds, seed } = args;
+    let HostsimArgs { seeds, seed, real } = args;
     let mut command = workspace.cargo(&["test", "--locked", "--package", "rocade-emulator"]);
-    command.args(["--lib", "--", "--nocapture", "--exact"]);
-    command.arg("broker::hostsim::brokers_and_clients_keep_their_rules");
+    command.args(["--lib", "--", "--nocapture", "--test-threads=1", "--exact"]);
+    command.args([
+        "broker::hostsim::brokers_and_clients_keep_their_rules",
+        "broker::hostsim::fidelity::simulated_and_real_processes_see_the_same",
+    ]);
     command.env("ROCADE_HOSTSIM", format!("{seeds},{seed}"));
-    let limit = LIMIT + SEED_LIMIT * *seeds;
+    command.env("ROCADE_HOSTSIM_REAL", format!("{real},{seed}"));
+    let limit = LIMIT + SEED_LIMIT * *seeds + REAL_LIMIT * *real;
     step::run(
-        &format!("hostsim: {seeds} seeds from {seed}"),
+        &format!("hostsim: {seeds} seeds and {real} real scripts from {seed}"),
         limit,
         command,
     )

@@ -162,6 +162,10 @@ fn nameless_file() -> io::Result<File> {
     Ok(file)
 }
 
+/// Niceness of a step of low priority: a third of the share of a test. The lowest priority would
+/// get nothing beside other programs that compute.
+const NICENESS: &str = "5";
+
 /// Wraps a command into coreutils' `nice` if it has low priority. Without that tool it keeps the
 /// usual priority.
 fn low(command: Command, priority: Priority) -> Command {
@@ -169,7 +173,7 @@ fn low(command: Command, priority: Priority) -> Command {
         return command;
     }
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]);
+    nice.args(["-n", NICENESS]);
     wrap(nice, &command)
 }
 

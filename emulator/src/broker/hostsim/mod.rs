@@ -20,6 +20,7 @@ use crate::inherited::stay_on_one_cpu;
 use crate::random::Random;
 
 mod checks;
+mod fidelity;
 mod handover;
 mod process;
 mod step;
@@ -82,10 +83,11 @@ fn shrink(mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-fn seeds() -> (u64, u64) {
-    let text = std::env::var(ENV).unwrap_or_default();
+/// Returns the number of seeds and the first seed, which an environment variable may set.
+fn seeds(variable: &str, usual: u64) -> (u64, u64) {
+    let text = std::env::var(variable).unwrap_or_default();
     let (count, first) = text.split_once(',').unwrap_or((&text, "1"));
-    let count = count.parse().unwrap_or(SEEDS);
+    let count = count.parse().unwrap_or(usual);
     (count, first.parse().expect("a number of a seed"))
 }
 
@@ -107,7 +109,7 @@ fn explain(seed: u64, error: &str) -> String {
 #[test]
 fn brokers_and_clients_keep_their_rules() {
     let _no_starts = crate::sys::STARTS.read();
-    let (count, first) = seeds();
+    let (count, first) = seeds(ENV, SEEDS);
     // A process that hands over to another one then does not wait for a second processor.
     let run_all = || {
         stay_on_one_cpu();

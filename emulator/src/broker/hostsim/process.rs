@@ -2,6 +2,7 @@
 //! waits for it.
 
 use std::ffi::CString;
+use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -17,11 +18,14 @@ use super::super::client::view::View;
 use super::super::machine::Machine;
 use super::super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
 use super::handover::{Receiver, Sender, channel};
-use super::step::Call;
-use crate::gsi::services::{Binding, BoundTo};
+use super::step::{ADDRESSES, Call, NAMES};
+use crate::gsi::services::{Binding, BoundTo, Conflict};
 use crate::journal::DomainKey;
 use crate::link::LocalAddr;
 use crate::sync::Mutex;
+
+/// Environment variable with the number of a host, for its real processes.
+pub(super) const HOST: &str = "ROCADE_HOSTSIM_HOST";
 
 /// State that all processes of a host share.
 #[derive(Debug, Default)]
@@ -50,12 +54,18 @@ enum Order {
 pub(super) enum Report {
     Waits(Wait),
     /// The call has returned. `None` if the process has ended because it could not connect.
-    Returned(Result<Serviced, BrokerError>, Option<View>),
+    Returned(Result<Outcome, BrokerError>, Option<View>),
 }
 
-/// The outcome of a call of [`BrokerClient::service`]: the time after which the client wants the
-/// next one, if any. `None` for all other calls.
-pub(super) type Serviced = Option<Option<Duration>>;
+/// The outcome of a call that has not failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Outcome {
+    Done,
+    /// The port belongs to another process.
+    Conflict(Conflict),
+    /// The client is serviced, and wants it again after this time, if any.
+    Serviced(Option<Duration>),
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
@@ -188,7 +198,7 @@ fn live(machine: SimulatedMachine, config: &BrokerConfig, line: &Line) {
         }
     };
     let mut targets = 0;
-    let mut result = Ok(None);
+    let mut result = Ok(Outcome::Done);
     while let Some(Order::Call(call)) = line.report(Report::Returned(result, Some(client.view()))) {
         result = perform(&client, call, &mut targets);
         if matches!(result, Err(BrokerError::Forked)) {
@@ -198,16 +208,24 @@ fn live(machine: SimulatedMachine, config: &BrokerConfig, line: &Line) {
 }
 
 /// Performs a call.
-fn perform(client: &BrokerClient, call: Call, targets: &mut u32) -> Result<Serviced, BrokerError> {
+pub(super) fn perform(
+    client: &BrokerClient,
+    call: Call,
+    targets: &mut u32,
+) -> Result<Outcome, BrokerError> {
     match call {
         Call::Open(address) => client.socket_for(address_of(address)).map(drop)?,
         Call::Service => {
-            return Ok(Some(match client.service() {
+            return Ok(Outcome::Serviced(match client.service() {
                 ServiceOutcome::Retry(time) => Some(time),
                 _ => None,
             }));
         }
-        Call::Bind(name) => drop(client.bind_service(binding(name), false)?),
+        Call::Bind(name) => {
+            if let Err(conflict) = client.bind_service(binding(name), false)? {
+                return Ok(Outcome::Conflict(conflict));
+            }
+        }
         Call::Release(name) => client.release_service(binding(name))?,
         Call::OpenDomain(name) => {
             if !client.view().domains.contains_key(&domain(name)) {
@@ -225,7 +243,7 @@ fn perform(client: &BrokerClient, call: Call, targets: &mut u32) -> Result<Servi
             client.close_target(domain(name), target(client, *targets))?;
         }
     }
-    Ok(None)
+    Ok(Outcome::Done)
 }
 
 fn target(client: &BrokerClient, number: u32) -> Qpn {
@@ -234,7 +252,8 @@ fn target(client: &BrokerClient, number: u32) -> Qpn {
 
 /// Returns an address that no other test uses.
 pub(super) fn address_of(address: u8) -> LocalAddr {
-    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let number = std::env::var(HOST).ok().and_then(|text| text.parse().ok());
+    let [_, _, high, low] = number.unwrap_or_else(std::process::id).to_be_bytes();
     std::net::IpAddr::from([127, (high & 0x1f) | 0xc0, low, 200 + address]).into()
 }
 
@@ -253,4 +272,39 @@ pub(super) const fn domain(name: u8) -> DomainKey {
         device: 2,
         inode: name as u64,
     }
+}
+
+/// Returns what a call has returned, without what depends on time.
+pub(super) fn outcome_of(result: &Result<Outcome, BrokerError>) -> String {
+    match result {
+        Ok(Outcome::Conflict(conflict)) => format!("{conflict:?}"),
+        Ok(_) => "no error".to_owned(),
+        Err(BrokerError::Refused { code, .. }) => format!("{code:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Returns what a process has, with `#` and a number for each file.
+pub(super) fn text_of(view: &View) -> String {
+    let mut text = format!("slot {}", view.slot);
+    let mut add = |what: &str, number: u8, files: &[u64]| {
+        let _ = write!(text, ", {what} {number}");
+        files.iter().for_each(|file| {
+            let _ = write!(text, " #{file}");
+        });
+    };
+    for address in 0..ADDRESSES {
+        if let Some(sockets) = view.sockets.get(&address_of(address)) {
+            add("address", address, sockets);
+        }
+    }
+    for name in 0..NAMES {
+        if let Some(memory) = view.domains.get(&domain(name)) {
+            add("domain", name, &[*memory]);
+        }
+        if view.ports.contains(&binding(name)) {
+            add("port", name, &[]);
+        }
+    }
+    text
 }

@@ -80,7 +80,7 @@ pub(super) enum Call {
 }
 
 impl Call {
-    fn draw(random: &mut Random) -> Self {
+    pub(super) fn draw(random: &mut Random) -> Self {
         let name = below(random, NAMES);
         match below(random, 12) {
             0..=3 => Self::Open(below(random, ADDRESSES)),
@@ -95,7 +95,8 @@ impl Call {
     }
 }
 
-fn below(random: &mut Random, limit: u8) -> u8 {
+/// Draws a number below `limit`.
+pub(super) fn below(random: &mut Random, limit: u8) -> u8 {
     u8::try_from(random.next() % u64::from(limit)).unwrap_or(0)
 }
 

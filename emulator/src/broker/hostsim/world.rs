@@ -1,6 +1,6 @@
 //! The simulated host: brokers, processes, and the schedule.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use super::super::server::Server;
 use super::super::server::start::{Step as Start, Takeover};
 use super::super::{BrokerConfig, BrokerError, RefusalCode, start, sys};
 use super::Marks;
-use super::process::{Host, Process, Report, Wait};
+use super::process::{Host, Outcome, Process, Report, Wait, outcome_of};
 use super::step::{CLIENTS, Call, DIRS, Step};
 use crate::fdpass;
 
@@ -38,7 +38,7 @@ pub(super) const EXPECTED: [&str; 10] = [
 /// Time for which a host comes to rest.
 const REST: Duration = Duration::from_secs(40);
 /// Most rounds until then.
-const ROUNDS: usize = 20_000;
+pub(super) const ROUNDS: usize = 20_000;
 /// Time to the first service of a client that has lost its connection.
 const FIRST_SERVICE: Duration = Duration::from_millis(50);
 /// Time that passes while others are ready to run.
@@ -73,7 +73,7 @@ pub(super) struct Broker {
 static ONLY: Mutex<()> = Mutex::new(());
 
 pub(super) struct World {
-    host: Arc<Host>,
+    pub(super) host: Arc<Host>,
     dirs: Vec<TempDir>,
     pub(super) members: Vec<Option<Member>>,
     pub(super) brokers: Vec<Broker>,
@@ -86,6 +86,8 @@ pub(super) struct World {
     leased: BTreeSet<(u8, u8)>,
     /// Directories that a process has used.
     used: BTreeSet<u8>,
+    /// What the last call of each process has returned, other than services.
+    pub(super) results: BTreeMap<u8, String>,
     _only: MutexGuard<'static, ()>,
 }
 
@@ -104,6 +106,7 @@ impl World {
             disturbances: 0,
             leased: BTreeSet::new(),
             used: BTreeSet::new(),
+            results: BTreeMap::new(),
             _only: ONLY.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
@@ -147,7 +150,7 @@ impl World {
         }
     }
 
-    fn take(&mut self, step: Step) -> Result<(), String> {
+    pub(super) fn take(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Connect { client, dir } => self.connect(client, dir)?,
             Step::Call { client, call } => self.call(client, call)?,
@@ -184,12 +187,7 @@ impl World {
                 }
             }
             Step::OtherVersion { dir } => {
-                let hello = Request::Hello {
-                    resume: None,
-                    name: "newer".to_owned(),
-                    faults: Vec::new(),
-                };
-                if self.tell(dir, &with_version(hello.encode(), VERSION + 1)) {
+                if self.tell(dir, &other_version()) {
                     self.mark("a program of another version is refused");
                 }
             }
@@ -266,13 +264,16 @@ impl World {
             }
             Report::Returned(result, view) => (result, view),
         };
+        if !matches!(result, Ok(Outcome::Serviced(_))) {
+            self.results.insert(client, outcome_of(&result));
+        }
         member.waits = None;
         let (dir, disturbed) = (member.dir, member.disturbed);
         let was_connected = member.view.as_ref().map(|view| view.is_connected);
         let is_connected = view.as_ref().is_some_and(|view| view.is_connected);
         let leased = (was_connected.is_none()).then(|| view.as_ref().map(|view| view.slot));
         member.view.clone_from(&view);
-        if let Ok(Some(again)) = &result {
+        if let Ok(Outcome::Serviced(again)) = &result {
             member.service_at = again.map(|time| now.plus(time));
         } else if !is_connected {
             // The call has lost the connection.
@@ -456,7 +457,7 @@ impl World {
     }
 
     /// Returns the earliest time at which something happens by itself.
-    fn next_deadline(&self) -> Option<Time> {
+    pub(super) fn next_deadline(&self) -> Option<Time> {
         let now = self.now();
         let brokers = self.brokers.iter().filter(|broker| !broker.is_stopped);
         let members = self.members.iter().flatten();
@@ -509,7 +510,7 @@ impl World {
     }
 
     /// Lets run all that is ready. Returns false if nothing is.
-    fn work(&mut self) -> Result<bool, String> {
+    pub(super) fn work(&mut self) -> Result<bool, String> {
         let mut any = false;
         for client in 0..CLIENTS {
             any |= self.go_on(client)?;
@@ -546,6 +547,10 @@ impl World {
         members.filter_map(|member| Some((member, member.view.as_ref()?)))
     }
 
+    pub(super) fn view_of(&self, client: u8) -> Option<&View> {
+        self.members[usize::from(client)].as_ref()?.view.as_ref()
+    }
+
     pub(super) fn waiting(&self) -> usize {
         let members = self.members.iter().flatten();
         members.filter(|member| member.waits.is_some()).count()
@@ -562,7 +567,17 @@ fn runtime_dir() -> io::Result<TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
-fn is_readable(fd: RawFd) -> bool {
+/// Returns the first message of a program with another version of the protocol.
+pub(super) fn other_version() -> Vec<u8> {
+    let hello = Request::Hello {
+        resume: None,
+        name: "newer".to_owned(),
+        faults: Vec::new(),
+    };
+    with_version(hello.encode(), VERSION + 1)
+}
+
+pub(super) fn is_readable(fd: RawFd) -> bool {
     let mut waiting = [libc::pollfd {
         fd,
         events: libc::POLLIN,
