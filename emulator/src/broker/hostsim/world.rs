@@ -86,7 +86,7 @@ pub(super) struct World {
     leased: BTreeSet<(u8, u8)>,
     /// Directories that a process has used.
     used: BTreeSet<u8>,
-    /// What the last call of each process has returned, other than services.
+    /// Outcomes of the last call of each process, other than services.
     pub(super) results: BTreeMap<u8, String>,
     _only: MutexGuard<'static, ()>,
 }

@@ -1,4 +1,5 @@
-//! The same script on the simulated host and on real processes: each client has to see the same.
+//! A comparison of the simulated host with real processes: each client has to see the same of the
+//! same script.
 //!
 //! A script has one act at a time, and the next one follows when the host has settled, because the
 //! order of what happens at the same time is the kernel's in real life. Numbers of files are
