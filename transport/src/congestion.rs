@@ -65,6 +65,16 @@ impl Window {
         self.rtt_ns = 0;
     }
 
+    /// Asserts the conditions that hold between any two calls.
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.bytes >= MIN_PACKET_COST, "{self:?}");
+        assert!(self.bytes <= MAX_WINDOW_BYTES, "{self:?}");
+        assert!(self.threshold >= MIN_WINDOW_BYTES, "{self:?}");
+        assert!(self.threshold <= MAX_WINDOW_BYTES, "{self:?}");
+        assert!(self.rtt_limit <= MAX_WINDOW_BYTES, "{self:?}");
+        assert_eq!(self.read_chunk() % READ_UNIT, 0, "{self:?}");
+    }
+
     /// Returns the bytes that may be in flight.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.bytes.min(self.rtt_limit))

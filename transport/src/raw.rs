@@ -112,6 +112,18 @@ impl FrameSender {
         !self.started
     }
 
+    /// Asserts the conditions that hold between any two calls.
+    pub(crate) fn check_invariants(&self) {
+        let (queued, used) = (self.sq.len(), self.used as usize);
+        assert!(!self.started || queued > 0, "frames of no request");
+        assert!(queued <= used, "{queued} are queued, and {used} in use");
+        assert!(self.used <= self.limits.max_wr, "{used} are in use");
+        assert!(
+            self.unsignaled_done as usize <= used - queued,
+            "they are in use until their completion is polled: {self:?}"
+        );
+    }
+
     /// Returns the number of incomplete work requests.
     pub(crate) fn queued(&self) -> usize {
         self.sq.len()

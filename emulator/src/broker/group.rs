@@ -124,6 +124,26 @@ impl Group {
         self.members.iter().any(|member| member.inode == inode)
     }
 
+    /// Returns the inodes of the sockets.
+    #[cfg(debug_assertions)]
+    pub(super) fn inodes(&self) -> impl Iterator<Item = u64> {
+        self.members.iter().map(|member| member.inode)
+    }
+
+    /// Asserts that each slot has a socket, and one owner.
+    #[cfg(debug_assertions)]
+    pub(super) fn check_invariants(&self) {
+        let local = self.local;
+        let slots = self.users.iter().chain(&self.orphaned).chain(&self.vacant);
+        if let Some(slot) = slots.max() {
+            assert!(slot.index() < self.len(), "{slot} has no socket of {local}");
+        }
+        let in_use = self.users.iter().find(|slot| self.vacant.contains(slot));
+        assert_eq!(in_use, None, "{local} is used by this slot, and vacant");
+        let ended = self.users.iter().find(|slot| self.orphaned.contains(slot));
+        assert_eq!(ended, None, "{local} is used by this slot, which has ended");
+    }
+
     /// Returns the lock by which this broker owns the address.
     pub(super) const fn address_lock(&self) -> &AddressLock {
         &self.address_lock

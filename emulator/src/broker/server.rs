@@ -27,6 +27,8 @@ mod error;
 mod fault_reports;
 mod faults;
 pub(super) mod files;
+#[cfg(debug_assertions)]
+mod invariants;
 mod requests;
 mod shm_links;
 pub(super) mod start;
@@ -272,6 +274,8 @@ impl Server {
         self.now = now;
         self.handle(input);
         self.tick();
+        #[cfg(debug_assertions)]
+        self.check_invariants();
         self.next_turn()
     }
 

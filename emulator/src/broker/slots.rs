@@ -193,6 +193,12 @@ impl SlotTable {
         free
     }
 
+    /// Returns true if an orphan holds this slot.
+    #[cfg(debug_assertions)]
+    pub(super) fn is_orphan(&self, slot: ProcessSlot) -> bool {
+        self.orphans.contains_key(&slot)
+    }
+
     /// Returns the time to the next call of [`Self::check_orphans`], if one is needed.
     pub(super) fn check_interval(&self) -> Option<Duration> {
         self.has_orphans().then_some(self.interval)

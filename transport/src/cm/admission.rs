@@ -100,6 +100,25 @@ impl Admission {
         self.taken.len() < MAX_TAKEN && used < BACKLOG && (is_repeated || of_peer < share)
     }
 
+    /// Asserts the conditions that hold between any two calls of the manager.
+    #[cfg(debug_assertions)]
+    pub(super) fn check_invariants(&self) {
+        let used = self.offered.len() + self.half_open.len();
+        let counted: usize = self.by_peer.values().sum();
+        assert_eq!(counted, used, "each is counted for its address: {self:?}");
+        assert!(used <= BACKLOG, "{used} of {BACKLOG} are used");
+        assert!(
+            self.taken.len() <= MAX_TAKEN + BACKLOG,
+            "too many are taken"
+        );
+        // A repeated request is held in place of a first one.
+        assert!(self.held() <= MAX_HELD, "{} are held", self.held());
+        if let Some(id) = self.offered.first() {
+            assert!(!self.taken.contains(id), "{id:?} is in two stages");
+            assert!(!self.held.contains_key(id), "{id:?} is in two stages");
+        }
+    }
+
     fn held(&self) -> usize {
         self.held.len() + self.held_again.len()
     }

@@ -22,6 +22,7 @@ mod admission;
 mod commands;
 mod conn;
 mod conn_record;
+mod invariants;
 mod limits;
 mod receive;
 mod refused;
@@ -352,6 +353,7 @@ impl Cm {
             self.expire(now, id);
         }
         self.evict(now);
+        self.check_invariants();
     }
 
     fn expire(&mut self, now: Time, id: CommId) {

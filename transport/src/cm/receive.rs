@@ -42,6 +42,7 @@ impl Cm {
             CmMessage::Lap(lap) => self.on_lap(route, tid, &lap),
             CmMessage::Apr(_) => self.count(unsolicited),
         }
+        self.check_invariants();
     }
 
     /// Returns the connection that a message of this peer belongs to. A `remote_id` of 0 matches

@@ -26,6 +26,8 @@ use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::RouteTag;
 
+mod invariants;
+
 /// Most answers outside of sessions that wait to be sent. Further ones are dropped.
 const MAX_STATELESS_REPLIES: usize = 64;
 /// Time after which a silent session that still has work is looked at again.

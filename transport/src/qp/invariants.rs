@@ -16,10 +16,17 @@ impl Qp {
                 requester.check_use();
             }
             SendSide::Dynamic(initiator) => initiator.check_invariants(),
-            SendSide::Unreliable(_) | SendSide::Frames(_) | SendSide::None => {}
+            SendSide::Unreliable(sender) => sender.check_invariants(),
+            SendSide::Frames(sender) => sender.check_invariants(),
+            SendSide::None => {}
         }
-        if let RecvSide::Reliable(responder) = &self.recv {
-            responder.check_invariants();
+        match &self.recv {
+            RecvSide::Reliable(responder) => responder.check_invariants(),
+            RecvSide::Target(target) => target.check_invariants(),
+            RecvSide::Connected(_)
+            | RecvSide::Datagrams(_)
+            | RecvSide::Frames(_)
+            | RecvSide::None => {}
         }
         if let Some(receives) = self.recv.receives() {
             receives.check_invariants();

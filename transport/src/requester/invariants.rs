@@ -13,6 +13,7 @@ impl Requester {
         self.check_wqes();
         self.check_responses();
         self.check_timers();
+        self.window.check_invariants();
     }
 
     /// `una <= cursor <= next_new`, and the indices follow them.
