@@ -66,6 +66,7 @@ impl Window {
     }
 
     /// Asserts the conditions that hold between any two calls.
+    #[cfg(debug_assertions)]
     pub(crate) fn check_invariants(&self) {
         assert!(self.bytes >= MIN_PACKET_COST, "{self:?}");
         assert!(self.bytes <= MAX_WINDOW_BYTES, "{self:?}");

@@ -113,6 +113,7 @@ impl FrameSender {
     }
 
     /// Asserts the conditions that hold between any two calls.
+    #[cfg(debug_assertions)]
     pub(crate) fn check_invariants(&self) {
         let (queued, used) = (self.sq.len(), self.used as usize);
         assert!(!self.started || queued > 0, "frames of no request");

@@ -26,6 +26,7 @@ use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::RouteTag;
 
+#[cfg(debug_assertions)]
 mod invariants;
 
 /// Most answers outside of sessions that wait to be sent. Further ones are dropped.

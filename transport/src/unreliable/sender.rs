@@ -25,6 +25,7 @@ use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{Destination, LocalData, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge};
 
+#[cfg(debug_assertions)]
 mod invariants;
 
 /// The bit of a Q_Key that selects the QP's own Q_Key.
