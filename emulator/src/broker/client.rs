@@ -228,19 +228,17 @@ impl BrokerClient {
         let paths = Paths::new(config);
         let begin = machine.now();
         let mut replaced = false;
-        let (mut connection, welcome) = loop {
+        let (mut connection, lease) = loop {
             let mut connection =
                 Connection::new(Connector::new(config, &paths, &machine).run()?, &machine);
             match hello(&mut connection, &own_faults) {
-                Ok(welcome)
-                    if welcome.limits_too_low && !replaced && !sys::are_limits_too_low() =>
-                {
+                Ok(lease) if lease.limits_too_low && !replaced && !sys::are_limits_too_low() => {
                     replaced = true;
                     if !replace(connection, config, &paths, &machine)? {
                         continue;
                     }
                 }
-                Ok(welcome) => break (connection, welcome),
+                Ok(lease) => break (connection, lease),
                 // The broker was just about to end, or was killed.
                 Err(error) if should_retry(&error, machine.now().since(begin), config) => {
                     machine.sleep(FIRST_RETRY)?;
@@ -248,7 +246,7 @@ impl BrokerClient {
                 Err(error) => return Err(error),
             }
         };
-        let Welcome { slot, lock, .. } = welcome;
+        let Lease { slot, lock, .. } = lease;
         let watch = HangupWatch::new()?;
         connection.watch_with(&watch)?;
         tracing::debug!(%slot, "slot leased");
@@ -758,21 +756,21 @@ fn should_retry(error: &BrokerError, tried: Duration, config: &BrokerConfig) -> 
 }
 
 /// The answer to the first message of a new client.
-struct Welcome {
+struct Lease {
     slot: ProcessSlot,
     lock: OwnedFd,
     /// The broker runs under small limits.
     limits_too_low: bool,
 }
 
-fn hello(connection: &mut Connection, faults: &[String]) -> Result<Welcome, BrokerError> {
+fn hello(connection: &mut Connection, faults: &[String]) -> Result<Lease, BrokerError> {
     let request = Request::Hello {
         resume: None,
         name: process_name(),
         faults: faults.to_vec(),
     };
     let (response, fds) = connection.ask(&request, &[], ANSWER_TIMEOUT)?;
-    let Response::Welcome {
+    let Response::Leased {
         slot,
         limits_too_low,
         ..
@@ -781,7 +779,7 @@ fn hello(connection: &mut Connection, faults: &[String]) -> Result<Welcome, Brok
         return Err(ProtocolError::Unexpected.into());
     };
     let lock = fds.into_iter().next().ok_or(ProtocolError::Descriptors)?;
-    Ok(Welcome {
+    Ok(Lease {
         slot,
         lock,
         limits_too_low,

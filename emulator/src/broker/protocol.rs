@@ -101,9 +101,9 @@ pub(super) enum Request {
     /// Ends what a client of an earlier broker hands over.
     Resumed,
     /// Enables shared-memory links. Carries the eventfd that wakes the client.
-    Share,
+    RegisterWake,
     /// Requests a shared-memory link to another client.
-    Channel(Ends),
+    ShmLink(Ends),
     /// Carries the client's ACK journal (`journal/ack.rs`).
     AckJournal,
     /// Reserves a port of the connection manager.
@@ -155,7 +155,7 @@ pub(super) struct Ends {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Response {
     /// Answer to `Hello`. Carries the slot's lock file, locked, if the client does not have it.
-    Welcome {
+    Leased {
         /// The client's slot, not 0.
         slot: ProcessSlot,
         /// The broker's process id.
@@ -174,7 +174,7 @@ pub(super) enum Response {
         /// Number of sockets for the client, 1 to 256.
         total: u16,
     },
-    /// Answer to `Restore`, `Share`, `AckJournal`, `Resumed`, `Listen` and `Release`.
+    /// Answer to `Restore`, `RegisterWake`, `AckJournal`, `Resumed`, `Listen` and `Release`.
     Accepted,
     /// Answer to `Status`.
     Status(BrokerStatus),
@@ -185,16 +185,16 @@ pub(super) enum Response {
         /// Number of clients that were connected.
         clients: u16,
     },
-    /// Answer to `Channel`. Carries memory, liveness socket and the peer's wake eventfd.
-    Channel(Ends),
-    /// Answer to `Channel`: no shared-memory link is possible, now or later.
-    NoChannel,
+    /// Answer to `ShmLink`. Carries memory, liveness socket and the peer's wake eventfd.
+    ShmLink(Ends),
+    /// Answer to `ShmLink`: no shared-memory link is possible, now or later.
+    NoShmLink,
     /// Answer to `Bind`: the port that the client has reserved.
     Bound(Binding),
     /// Answer to `Bind` and `Listen`: another process has the port.
     PortTaken(Conflict),
     /// Unsolicited: another client has requested a shared-memory link to this one. Carries the same
-    /// descriptors as `Channel`.
+    /// descriptors as `ShmLink`.
     Offer(Ends),
     /// Answer to `OpenDomain`. Carries the memory.
     Domain,
@@ -380,9 +380,9 @@ impl Request {
             }
             Self::Status => Writer::new(4).finish(),
             Self::Stop => Writer::new(STOP).finish(),
-            Self::Share => Writer::new(6).finish(),
+            Self::RegisterWake => Writer::new(6).finish(),
             Self::Resumed => Writer::new(12).finish(),
-            Self::Channel(ends) => Writer::ends(7, ends),
+            Self::ShmLink(ends) => Writer::ends(7, ends),
             Self::AckJournal => Writer::new(8).finish(),
             Self::Bind { binding, any_port } => {
                 let mut w = Writer::new(9);
@@ -466,9 +466,9 @@ impl Request {
             ),
             4 => (Self::Status, 0..=0),
             STOP => (Self::Stop, 0..=0),
-            6 => (Self::Share, 1..=1),
+            6 => (Self::RegisterWake, 1..=1),
             12 => (Self::Resumed, 0..=0),
-            7 => (Self::Channel(r.ends()?), 0..=0),
+            7 => (Self::ShmLink(r.ends()?), 0..=0),
             8 => (Self::AckJournal, 1..=1),
             9 => (
                 Self::Bind {
@@ -514,7 +514,7 @@ impl Response {
     /// Returns the message as bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Welcome {
+            Self::Leased {
                 slot,
                 broker_pid,
                 limits_too_low,
@@ -553,8 +553,8 @@ impl Response {
                 w.u16(*clients);
                 w.finish()
             }
-            Self::Channel(ends) => Writer::ends(106, ends),
-            Self::NoChannel => Writer::new(107).finish(),
+            Self::ShmLink(ends) => Writer::ends(106, ends),
+            Self::NoShmLink => Writer::new(107).finish(),
             Self::Offer(ends) => Writer::ends(108, ends),
             Self::Lock => Writer::new(109).finish(),
             Self::Bound(binding) => Writer::of_binding(110, binding),
@@ -632,7 +632,7 @@ impl Response {
                     return Err(ProtocolError::Field("slot"));
                 }
                 (
-                    Self::Welcome {
+                    Self::Leased {
                         slot,
                         broker_pid: r.u32()?,
                         limits_too_low: r.flag()?,
@@ -666,8 +666,8 @@ impl Response {
                 },
                 0..=0,
             ),
-            106 => (Self::Channel(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
-            107 => (Self::NoChannel, 0..=0),
+            106 => (Self::ShmLink(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
+            107 => (Self::NoShmLink, 0..=0),
             108 => (Self::Offer(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
             109 => (Self::Lock, 1..=1),
             110 => (Self::Bound(r.binding()?), 0..=0),

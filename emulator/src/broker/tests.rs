@@ -215,8 +215,7 @@ fn greet(
         assert!(set.is_ready(entry), "no answer");
         let mut bytes = vec![0; MAX_LEN];
         let (len, fds) = fdpass::receive(connection.as_fd(), &mut bytes).unwrap();
-        if let Response::Welcome { slot, .. } = Response::decode(&bytes[..len], fds.len()).unwrap()
-        {
+        if let Response::Leased { slot, .. } = Response::decode(&bytes[..len], fds.len()).unwrap() {
             return (connection, slot, fds.into_iter().next());
         }
     }

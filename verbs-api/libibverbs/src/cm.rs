@@ -630,17 +630,17 @@ unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_rout
                 ib_storage(addresses.peer, peers),
             ],
         };
-        let way = id.address_vector().unwrap_or_default();
+        let address_vector = id.address_vector().unwrap_or_default();
         let value = rocade_cm_route {
             src,
             dst,
             device: device.map_or(-1, ffi::to_int),
             port_num: id.port_num()?,
             mtu: id.mtu()?.code(),
-            traffic_class: way.traffic_class,
-            hop_limit: way.hop_limit,
+            traffic_class: address_vector.traffic_class,
+            hop_limit: address_vector.hop_limit,
             packet_life_time: id.packet_life_time()?,
-            flow_label: way.flow_label,
+            flow_label: address_vector.flow_label,
             sgid: gid(addresses.local),
             dgid: gid(addresses.peer),
         };

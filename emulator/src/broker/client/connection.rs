@@ -295,7 +295,7 @@ impl Connection {
 
     /// Enables shared-memory links.
     pub(super) fn share(&mut self, wake: &OwnedFd) -> Result<(), BrokerError> {
-        match self.ask(&Request::Share, &[wake.as_fd()], ANSWER_TIMEOUT)? {
+        match self.ask(&Request::RegisterWake, &[wake.as_fd()], ANSWER_TIMEOUT)? {
             (Response::Accepted, _) => Ok(()),
             _ => Err(ProtocolError::Unexpected.into()),
         }
@@ -314,9 +314,9 @@ impl Connection {
 
     /// Requests a shared-memory link.
     pub(super) fn channel(&mut self, wanted: Ends) -> Result<Option<ShmLinkOffer>, BrokerError> {
-        match self.ask(&Request::Channel(wanted), &[], ANSWER_TIMEOUT)? {
-            (Response::Channel(ends), fds) if ends == wanted => offer(ends, true, fds).map(Some),
-            (Response::NoChannel, _) => Ok(None),
+        match self.ask(&Request::ShmLink(wanted), &[], ANSWER_TIMEOUT)? {
+            (Response::ShmLink(ends), fds) if ends == wanted => offer(ends, true, fds).map(Some),
+            (Response::NoShmLink, _) => Ok(None),
             _ => Err(ProtocolError::Unexpected.into()),
         }
     }

@@ -23,7 +23,7 @@ enum ResumeStep {
     /// Sockets of an address, starting at this index.
     Restore(LocalAddr, usize),
     /// Use of shared-memory links.
-    Share,
+    RegisterWake,
     /// The ACK journal.
     AckJournal,
     /// A port of the connection manager, by its index in the holdings.
@@ -67,7 +67,7 @@ impl Resume {
             let firsts = (0..share.sockets.len()).step_by(SOCKETS_AT_ONCE);
             firsts.map(|first| ResumeStep::Restore(*local, first))
         });
-        let share = resources.wake.is_some().then_some(ResumeStep::Share);
+        let share = resources.wake.is_some().then_some(ResumeStep::RegisterWake);
         let journal = resources
             .journal
             .is_some()
@@ -111,13 +111,13 @@ impl Resume {
                 return Ok(ResumeProgress::Waiting(self.wait.left(&self.connection)?));
             };
             match (sent, response) {
-                (ResumeStep::Hello, Response::Welcome { slot, .. }) if slot == resources.slot => {
+                (ResumeStep::Hello, Response::Leased { slot, .. }) if slot == resources.slot => {
                     if let Some(lock) = fds.into_iter().next() {
                         resources.lock = lock;
                     }
                 }
                 (
-                    ResumeStep::Restore(..) | ResumeStep::Share | ResumeStep::Resumed,
+                    ResumeStep::Restore(..) | ResumeStep::RegisterWake | ResumeStep::Resumed,
                     Response::Accepted,
                 ) => {}
                 (ResumeStep::AckJournal, Response::Accepted) => {
@@ -191,9 +191,9 @@ impl Resume {
                 self.connection
                     .send(&Request::Restore { local, key, first }, &fds)
             }
-            ResumeStep::Share => {
+            ResumeStep::RegisterWake => {
                 let wake = resources.wake.iter().map(AsFd::as_fd).collect::<Vec<_>>();
-                self.connection.send(&Request::Share, &wake)
+                self.connection.send(&Request::RegisterWake, &wake)
             }
             ResumeStep::Resumed => self.connection.send(&Request::Resumed, &[]),
             ResumeStep::Port(at) => {

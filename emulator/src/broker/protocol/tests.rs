@@ -141,14 +141,14 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
             .prop_map(|(local, key, first, fds)| (Request::Restore { local, key, first }, fds)),
         Just((Request::Status, 0)),
         Just((Request::Stop, 0)),
-        Just((Request::Share, 1)),
+        Just((Request::RegisterWake, 1)),
         Just((Request::Resumed, 0)),
         Just((Request::AckJournal, 1)),
         (binding(), any::<bool>())
             .prop_map(|(binding, any_port)| (Request::Bind { binding, any_port }, 0)),
         binding().prop_map(|binding| (Request::Listen(binding), 0)),
         binding().prop_map(|binding| (Request::Release(binding), 0)),
-        ends().prop_map(|ends| (Request::Channel(ends), 0)),
+        ends().prop_map(|ends| (Request::ShmLink(ends), 0)),
         (domain(), any::<[bool; 3]>()).prop_map(|(key, [create, exclusive, resumes])| {
             let opening = DomainOpening {
                 key,
@@ -219,12 +219,12 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
         (1u8..=255, any::<u32>(), any::<bool>(), 0usize..=1).prop_map(
             |(slot, broker_pid, limits_too_low, fds)| {
                 let slot = ProcessSlot::new(slot);
-                let welcome = Response::Welcome {
+                let leased = Response::Leased {
                     slot,
                     broker_pid,
                     limits_too_low,
                 };
-                (welcome, fds)
+                (leased, fds)
             }
         ),
         (local(), key(), 0u8..=255, 1usize..MAX_FDS).prop_filter_map(
@@ -256,9 +256,9 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
             },
             0
         )),
-        ends().prop_map(|ends| (Response::Channel(ends), CHANNEL_FDS)),
+        ends().prop_map(|ends| (Response::ShmLink(ends), CHANNEL_FDS)),
         ends().prop_map(|ends| (Response::Offer(ends), CHANNEL_FDS)),
-        Just((Response::NoChannel, 0)),
+        Just((Response::NoShmLink, 0)),
         Just((Response::Domain, 1)),
         any::<bool>().prop_map(|exists| (Response::NoDomain { exists }, 0)),
         any::<bool>().prop_map(|is_gone| (Response::Target { is_gone }, 0)),

@@ -167,7 +167,7 @@ impl Server {
                 self.clients[index].deferred = Some(request);
                 Ok(())
             }
-            (Request::Share, Some(_)) => {
+            (Request::RegisterWake, Some(_)) => {
                 self.clients[index].wake = fds.into_iter().next();
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
@@ -184,7 +184,7 @@ impl Server {
                 client.send(&Response::Accepted, &[]);
                 Ok(())
             }
-            (Request::Channel(ends), Some(_)) => {
+            (Request::ShmLink(ends), Some(_)) => {
                 self.connect(index, ends);
                 Ok(())
             }
@@ -292,7 +292,7 @@ impl Server {
         client.slot = Some(slot);
         tracing::info!(pid = client.peer.pid, %slot, "client");
         client.send(
-            &Response::Welcome {
+            &Response::Leased {
                 slot,
                 broker_pid: std::process::id(),
                 limits_too_low: self.limits_too_low,
@@ -337,7 +337,7 @@ impl Server {
         client.is_resuming = true;
         tracing::info!(pid = client.peer.pid, %slot, "client resumed");
         client.send(
-            &Response::Welcome {
+            &Response::Leased {
                 slot,
                 broker_pid: std::process::id(),
                 limits_too_low: self.limits_too_low,

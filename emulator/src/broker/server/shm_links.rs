@@ -10,7 +10,7 @@ use crate::link::shm;
 
 impl Server {
     /// Creates a shared-memory link between two clients and sends each its end. If that is
-    /// impossible, answers [`Response::NoChannel`], and the clients use UDP.
+    /// impossible, answers [`Response::NoShmLink`], and the clients use UDP.
     pub(super) fn connect(&mut self, index: usize, ends: Ends) {
         let made = self
             .peer_for(index, ends)
@@ -23,7 +23,7 @@ impl Server {
             });
         let given = made.is_some_and(|(peer, shm_link)| self.give(index, peer, ends, &shm_link));
         if !given {
-            self.clients[index].send(&Response::NoChannel, &[]);
+            self.clients[index].send(&Response::NoShmLink, &[]);
         }
     }
 
@@ -80,7 +80,7 @@ impl Server {
             return false;
         }
         self.clients[asking].send(
-            &Response::Channel(ends),
+            &Response::ShmLink(ends),
             &[memory, liveness.as_fd(), peer_wake.as_fd()],
         );
         tracing::info!(local = %ends.local, peer = %ends.peer, %own, slot = %ends.slot, "channel");

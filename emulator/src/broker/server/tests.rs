@@ -92,7 +92,7 @@ impl Stepped {
         };
         let answer = self.ask(&connection, &hello);
         assert!(
-            matches!(answer, Some(Response::Welcome { .. })),
+            matches!(answer, Some(Response::Leased { .. })),
             "{answer:?}"
         );
         connection

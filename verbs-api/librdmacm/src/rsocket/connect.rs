@@ -367,7 +367,7 @@ impl StreamSocket {
         drop(state);
         let Some(parent) = parent else { return };
         let parent = parent.upgrade();
-        let is_welcome = parent.as_ref().is_some_and(|parent| {
+        let is_queued = parent.as_ref().is_some_and(|parent| {
             let mut listening = parent.state.lock();
             let Phase::Listening(listener) = &mut listening.phase else {
                 return false;
@@ -378,7 +378,7 @@ impl StreamSocket {
             true
         });
         match parent {
-            Some(parent) if is_welcome => parent.admit(process),
+            Some(parent) if is_queued => parent.admit(process),
             _ => {
                 process.release_unconfirmed(self);
                 self.close_unseen();

@@ -57,15 +57,15 @@ pub(super) fn shared_memory(link: LinkMode) -> Check {
         };
         return Check::new(NAME, status, format!("{error}: {rest}")).advise(probe::remedy(&error));
     }
-    let way = match link {
+    let use_of_it = match link {
         LinkMode::Udp => "works, and is not used (ROCADE_LINK=udp)",
         _ => "between processes of this host",
     };
     match writable(Path::new("/dev/shm")) {
-        Ok(()) => Check::ok(NAME, way),
+        Ok(()) => Check::ok(NAME, use_of_it),
         Err(error) => Check::warning(
             NAME,
-            format!("{way}. /dev/shm cannot be used ({error}): Rocade does not need it"),
+            format!("{use_of_it}. /dev/shm cannot be used ({error}): Rocade does not need it"),
         )
         .advise("MPI, NCCL and UCX need it: mount -t tmpfs tmpfs /dev/shm, docker run --shm-size"),
     }
