@@ -109,37 +109,37 @@ impl Server {
         self.notify(notifications);
     }
 
+    /// Answers a request, now or later.
+    ///
+    /// # Errors
+    /// The reason for which the request is refused.
     pub(super) fn answer(
         &mut self,
         index: usize,
         request: Request,
         fds: Vec<OwnedFd>,
     ) -> Result<(), RequestRefusal> {
-        let has_slot = self.clients[index].slot;
-        match (request, has_slot) {
-            (
+        let client = &mut self.clients[index];
+        let Some(slot) = client.slot else {
+            return match request {
                 Request::Hello {
                     resume,
                     name,
                     faults,
-                },
-                None,
-            ) => {
-                let client = &mut self.clients[index];
-                client.name = name;
-                client.faults = self.faults.register(faults, resume.is_none());
-                match (resume, fds.into_iter().next()) {
-                    (Some(slot), Some(proof)) => self.resume(index, slot, proof)?,
-                    _ => self.lease(index)?,
+                } => {
+                    client.name = name;
+                    client.faults = self.faults.register(faults, resume.is_none());
+                    self.greet(index, resume, fds.into_iter().next())
                 }
-                self.send_fault_update(index);
-                Ok(())
-            }
-            (Request::Open { local, first }, Some(_)) if self.clients[index].pending.is_none() => {
+                request => self.answer_anyone(index, request),
+            };
+        };
+        match request {
+            Request::Open { local, first } if client.pending.is_none() => {
                 self.begin_to_open(index, local, first);
                 Ok(())
             }
-            (Request::Restore { local, key, first }, Some(slot)) => {
+            Request::Restore { local, key, first } => {
                 let restored = self.restore(local, key, first.into(), fds);
                 restored.map_err(|(at, error)| {
                     let text = format!("socket {at} of {local}: {error:?}");
@@ -151,128 +151,125 @@ impl Server {
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
-            (Request::Resumed, Some(_)) => {
-                let client = &mut self.clients[index];
+            Request::Resumed => {
                 client.is_resuming = false;
                 client.send(&Response::Accepted, &[]);
                 Ok(())
             }
-            (_, Some(_)) if self.clients[index].deferred.is_some() => Err(
-                RequestRefusal::malformed("the answer to another request is due first"),
-            ),
+            _ if client.deferred.is_some() => Err(RequestRefusal::malformed(
+                "the answer to another request is due first",
+            )),
             // Otherwise a new client could get what a resuming one has.
-            (request @ (Request::Bind { .. } | Request::OpenDomain(_)), Some(_))
+            request @ (Request::Bind { .. } | Request::OpenDomain(_))
                 if !self.clients[index].is_resuming && self.awaits_clients() =>
             {
                 self.clients[index].deferred = Some(request);
                 Ok(())
             }
-            (Request::RegisterWake, Some(_)) => {
-                self.clients[index].wake = fds.into_iter().next();
-                self.clients[index].send(&Response::Accepted, &[]);
-                Ok(())
+            request => self.answer_client(index, slot, request, fds),
+        }
+    }
+
+    /// Gives a slot to a new client, or to one of an earlier broker.
+    fn greet(
+        &mut self,
+        index: usize,
+        resume: Option<ProcessSlot>,
+        proof: Option<OwnedFd>,
+    ) -> Result<(), RequestRefusal> {
+        match (resume, proof) {
+            (Some(slot), Some(proof)) => self.resume(index, slot, proof)?,
+            _ => self.lease(index)?,
+        }
+        self.send_fault_update(index);
+        Ok(())
+    }
+
+    /// Answers a request of a process that has a slot.
+    fn answer_client(
+        &mut self,
+        index: usize,
+        slot: ProcessSlot,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), RequestRefusal> {
+        let mut fds = fds.into_iter();
+        let answer = match request {
+            Request::RegisterWake => {
+                self.clients[index].wake = fds.next();
+                Response::Accepted
             }
-            (Request::AckJournal, Some(_)) => {
+            Request::AckJournal => {
                 let client = &mut self.clients[index];
-                let pid = client.peer.pid;
-                let journal = fds.into_iter().next();
+                let (pid, journal) = (client.peer.pid, fds.next());
                 if let Some(journal) = &journal {
                     client.report_number = self.reports.number_for(journal);
                 }
                 client.registered_journal =
                     journal.map(|journal| RegisteredJournal::new(journal, pid));
-                client.send(&Response::Accepted, &[]);
-                Ok(())
+                Response::Accepted
             }
-            (Request::ShmLink(ends), Some(_)) => {
-                self.connect(index, ends);
-                Ok(())
-            }
-            (Request::Bind { binding, any_port }, Some(slot)) => {
-                let answer = self.bind(slot, binding, any_port);
-                self.clients[index].send(&answer, &[]);
-                Ok(())
-            }
-            (Request::Listen(binding), Some(slot)) => {
-                let answer = if self.services.listen(slot, binding) {
+            Request::Bind { binding, any_port } => self.bind(slot, binding, any_port),
+            Request::Listen(binding) => {
+                if self.services.listen(slot, binding) {
                     Response::Accepted
                 } else {
                     Response::PortTaken(self.services.listen_conflict(slot, &binding))
-                };
-                self.clients[index].send(&answer, &[]);
-                Ok(())
+                }
             }
-            (Request::Release(binding), Some(slot)) => {
+            Request::Release(binding) => {
                 self.services.release(slot, binding);
                 if binding.listens {
                     self.released_ports.remember(binding.service, self.now);
                 }
-                self.clients[index].send(&Response::Accepted, &[]);
-                Ok(())
+                Response::Accepted
             }
-            (Request::OpenDomain(opening), Some(slot)) => {
-                self.open_domain(index, slot, opening, fds.into_iter().next())
+            Request::ShmLink(ends) => {
+                self.connect(index, ends);
+                return Ok(());
             }
-            (Request::CloseDomain(key), Some(slot)) => {
+            Request::OpenDomain(opening) => {
+                return self.open_domain(index, slot, opening, fds.next());
+            }
+            Request::CloseDomain(key) => {
                 self.close_domain(index, slot, &key);
-                Ok(())
+                return Ok(());
             }
-            (Request::Target(key, qpn, call), Some(slot)) => {
+            Request::Target(key, qpn, call) => {
                 self.call_target(index, slot, &key, qpn, call);
-                Ok(())
+                return Ok(());
             }
-            (Request::AddFault(rule), _) => {
-                let answer = self.add_fault(&rule)?;
-                self.clients[index].send(&answer, &[]);
-                Ok(())
-            }
-            (Request::ClearFaults(id), _) => {
-                let answer = self.clear_faults(id);
-                self.clients[index].send(&answer, &[]);
-                Ok(())
-            }
-            (Request::Faults, _) => {
-                let answer = self.fault_rules();
-                self.clients[index].send(&answer, &[]);
-                Ok(())
-            }
-            (Request::FaultsFrom(slot), _) => {
-                let answer = self.faults_from(slot);
-                self.clients[index].send(&answer, &[]);
-                Ok(())
-            }
-            (Request::FaultReportFrom { number, rule }, _) => {
-                let answer = self.fault_report_from(number, rule);
-                self.clients[index].send(&answer, &[]);
-                Ok(())
-            }
-            (Request::Status, _) => {
-                let status = self.status();
-                self.clients[index].send(&Response::Status(status), &[]);
-                Ok(())
-            }
-            (Request::Stop, _) => {
-                let clients = self
-                    .clients
-                    .iter()
-                    .filter(|client| client.slot.is_some())
-                    .count();
-                let clients = u16::try_from(clients).unwrap_or(u16::MAX);
-                let broker_pid = std::process::id();
-                self.clients[index].send(
-                    &Response::Stopping {
-                        broker_pid,
-                        clients,
-                    },
-                    &[],
-                );
+            request => return self.answer_anyone(index, request),
+        };
+        self.clients[index].send(&answer, &[]);
+        Ok(())
+    }
+
+    /// Answers a request that needs no slot.
+    fn answer_anyone(&mut self, index: usize, request: Request) -> Result<(), RequestRefusal> {
+        let answer = match request {
+            Request::AddFault(rule) => self.add_fault(&rule)?,
+            Request::ClearFaults(id) => self.clear_faults(id),
+            Request::Faults => self.fault_rules(),
+            Request::FaultsFrom(slot) => self.faults_from(slot),
+            Request::FaultReportFrom { number, rule } => self.fault_report_from(number, rule),
+            Request::Status => Response::Status(self.status()),
+            Request::Stop => {
                 self.stop = true;
-                Ok(())
+                let clients = self.clients.iter();
+                let clients = clients.filter(|client| client.slot.is_some()).count();
+                Response::Stopping {
+                    broker_pid: std::process::id(),
+                    clients: u16::try_from(clients).unwrap_or(u16::MAX),
+                }
             }
-            _ => Err(RequestRefusal::malformed(
-                "the request is not valid in this state",
-            )),
-        }
+            _ => {
+                let text = "the request is not valid in this state";
+                return Err(RequestRefusal::malformed(text));
+            }
+        };
+        self.clients[index].send(&answer, &[]);
+        Ok(())
     }
 
     /// Leases a slot to a new client.
