@@ -19,7 +19,7 @@ use socket2::{Domain, SockAddr, Type};
 use super::machine::Machine;
 use super::paths::{Paths, open_lock, open_own};
 use super::{BrokerConfig, BrokerError, sys};
-use crate::config;
+use crate::config::{self, LogFilter};
 use crate::fdpass;
 use crate::notice::{self, Notice};
 
@@ -290,7 +290,7 @@ impl Connector {
             .collect();
         entries.push(entry(config::ENV_CONFIG.as_ref(), "/dev/null".as_ref()));
         let log = self.config.log.as_ref();
-        if let Some(log) = log.filter(|log| config::log_filter_mistake(log).is_none()) {
+        if let Some(log) = log.filter(|log| LogFilter::parse(log).is_ok()) {
             entries.push(entry(config::ENV_LOG.as_ref(), log.as_ref()));
         }
         entries.push(entry(

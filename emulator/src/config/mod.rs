@@ -19,7 +19,7 @@
 //! | `ROCADE_PKEYS` | `pkeys = ["..", ..]` | `PKEY[,..]`: the P_Key table, only 0xffff by default |
 //! | `ROCADE_CAPTURE` | `capture = ".."` | file to which all packets are appended, see [`capture`](crate::link::capture) |
 //! | `ROCADE_FAULT` | `fault = ["..", ..]` | fault rules separated by `;`, see [`fault`](crate::link::fault) |
-//! | `ROCADE_LOG` | `log = ".."` | tracing filter, e.g. `info` |
+//! | `ROCADE_LOG` | `log = ".."` | tracing filter, e.g. `info`: [`LogFilter`] |
 //! | `ROCADE_CONFIG` | | path of the configuration file |
 //!
 //! # Devices and GIDs
@@ -41,6 +41,7 @@ mod guid;
 mod host;
 mod identity;
 mod likeness;
+mod log_filter;
 mod names;
 mod peers;
 mod resolve;
@@ -65,8 +66,9 @@ pub use self::guid::HostIdentity;
 pub use self::host::{HostNetwork, Interface};
 pub use self::identity::{DeviceIdentity, MAX_PKEYS};
 pub use self::likeness::Likeness;
+pub use self::log_filter::LogFilter;
+pub(crate) use self::names::is_setting;
 pub use self::names::{ENV_WARNED, UnknownVariable, unknown_variables};
-pub(crate) use self::names::{is_setting, log_filter_mistake};
 pub use self::peers::Peers;
 pub use self::run_env::{RUN_ENVIRONMENT, run_environment, variable};
 pub use self::settings::{

@@ -48,19 +48,6 @@ const INTERNAL: [&str; 11] = [
 /// libraries in the program do not repeat the warning.
 pub const ENV_WARNED: &str = "ROCADE_WARNED";
 
-/// Levels of a tracing filter.
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-
-/// Crates that write traces, now or in the future.
-const TARGETS: [&str; 6] = [
-    "rocade_emulator",
-    "rocade_transport",
-    "rocade_wire",
-    "rocade_verbs",
-    "rocade",
-    "ibverbs",
-];
-
 /// A variable `ROCADE_*` that Rocade does not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownVariable {
@@ -105,59 +92,6 @@ pub fn unknown_variables(
 /// Returns true if a variable is a setting of Rocade, which users set.
 pub(crate) fn is_setting(name: &OsStr) -> bool {
     VARIABLES.iter().any(|variable| name == *variable)
-}
-
-/// Returns the error in a tracing filter, if there is one: an unknown level or target. The filter
-/// parser would take a misspelt level for a target.
-pub(crate) fn log_filter_mistake(filter: &str) -> Option<String> {
-    filter
-        .split(',')
-        .map(str::trim)
-        .filter(|directive| !directive.is_empty())
-        .find_map(directive_mistake)
-}
-
-fn directive_mistake(directive: &str) -> Option<String> {
-    let is_level = |word: &str| {
-        let is = |level: &str| level.eq_ignore_ascii_case(word);
-        LEVELS.iter().any(|level| is(level)) || matches!(word, "0" | "1" | "2" | "3" | "4" | "5")
-    };
-    let (head, level) = match directive.rsplit_once('=') {
-        // An equals sign inside braces belongs to a field.
-        Some((head, level)) if !level.contains(['}', ']']) => (head, Some(level)),
-        _ => (directive, None),
-    };
-    if level.is_none() && is_level(head) {
-        return None;
-    }
-    if let Some(level) = level
-        && !is_level(level)
-    {
-        return Some(no_such("level", level, &LEVELS));
-    }
-    let target = head.split('[').next().unwrap_or_default();
-    let known = |name: &str| {
-        name.starts_with(target)
-            || target
-                .strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with(':'))
-    };
-    if TARGETS.iter().any(|name| known(name)) {
-        return None;
-    }
-    let near_level = nearest(target, &LEVELS);
-    Some(match (level, near_level) {
-        (None, Some(_)) => no_such("level", target, &LEVELS),
-        _ => no_such("level or target", target, &TARGETS),
-    })
-}
-
-fn no_such(kind: &str, word: &str, known: &[&str]) -> String {
-    let mut text = format!("there is no {kind} {word}");
-    if let Some(near) = nearest(word, known) {
-        text.push_str(&format!("; did you mean {near}?"));
-    }
-    text
 }
 
 #[cfg(test)]
@@ -232,36 +166,5 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, VARIABLES.len());
-    }
-
-    #[test]
-    fn filters_are_checked_word_by_word() {
-        for good in [
-            "info",
-            "DEBUG",
-            "off",
-            "3",
-            "",
-            "warn,rocade_emulator=debug",
-            "rocade_emulator::engine=trace",
-            "rocade",
-            "rocade_emulator[{qp=7}]=debug",
-        ] {
-            assert_eq!(log_filter_mistake(good), None, "{good}");
-        }
-        for (bad, parts) in [
-            ("debgu", ["no level debgu", "did you mean debug?"]),
-            ("inof", ["no level inof", "did you mean info?"]),
-            ("rocade_emulator=debugg", ["no level debugg", "debug?"]),
-            ("x=y", ["no level y", ""]),
-            (
-                "rocade_emulater=debug",
-                ["target rocade_emulater", "rocade_emulator?"],
-            ),
-            ("warn,loud", ["loud", ""]),
-        ] {
-            let mistake = log_filter_mistake(bad).expect(bad);
-            assert!(parts.iter().all(|part| mistake.contains(part)), "{mistake}");
-        }
     }
 }

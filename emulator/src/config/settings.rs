@@ -14,7 +14,7 @@ use super::guid::HostIdentity;
 use super::host::HostNetwork;
 use super::identity::DeviceIdentity;
 use super::likeness::Likeness;
-use super::names;
+use super::log_filter::LogFilter;
 use super::peers::Peers;
 use super::resolve::{default_devices, resolve_specs};
 use super::run_env::variable;
@@ -390,19 +390,19 @@ impl Settings {
         self.log.as_ref().map(|setting| setting.value.as_str())
     }
 
-    /// Checks the levels and targets of the tracing filter. This is separate from the other checks,
-    /// because programs also run with an invalid filter.
+    /// Reads the levels and targets of the tracing filter, if a source has one. This is separate
+    /// from the other checks, because programs also run with an invalid filter.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] with the nearest existing name.
-    pub fn check_log(&self) -> Result<(), ConfigError> {
+    pub fn log_filter(&self) -> Result<Option<LogFilter>, ConfigError> {
         let Some(Setting { value, origin }) = &self.log else {
-            return Ok(());
+            return Ok(None);
         };
-        names::log_filter_mistake(value).map_or(Ok(()), |mistake| {
+        LogFilter::parse(value).map(Some).map_err(|mistake| {
             let allowed = "off, error, warn, info, debug, trace, or TARGET=LEVEL, \
                            e.g. rocade_emulator=debug";
-            Err(ConfigError::invalid(origin, value, mistake, allowed))
+            ConfigError::invalid(origin, value, mistake, allowed)
         })
     }
 

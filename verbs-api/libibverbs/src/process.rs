@@ -19,7 +19,11 @@ use rocade_emulator::{
     notice,
 };
 use rocade_sysfs_view::{CharDevices, ENV_COUNTERS, ENV_FIRST_NUMBER, Tree};
-use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
+use tracing_subscriber::{
+    filter::Targets,
+    fmt::{format::Writer, time::FormatTime},
+    layer::SubscriberExt as _,
+};
 
 use crate::{
     cancel,
@@ -213,33 +217,30 @@ extern "C" fn child_after_fork() {
 /// Installs a log subscriber on standard error, with the filter of the settings. The default filter
 /// is `error`. Warns of unknown settings and invalid filters.
 fn start_logging(settings: &Settings) {
-    let mut filter = settings.log();
-    diagnostics::silence(filter);
+    diagnostics::silence(settings.log());
     notice::set_printer(diagnostics::print_notice);
     for unknown in unknown_variables(std::env::vars_os()) {
         diagnostics::warn(&unknown.text);
     }
-    if let Err(error) = settings.check_log() {
+    let filter = settings.log_filter().unwrap_or_else(|error| {
         diagnostics::warn(&error.to_string());
-        filter = None;
-    }
-    match tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("error")) {
-        Ok(parsed) => {
-            let subscriber = tracing_subscriber::fmt()
-                .with_env_filter(parsed)
-                .with_timer(Pid)
-                .with_writer(|| cancel::Stderr)
-                // An internal error message would panic if standard error is full or closed.
-                .log_internal_errors(false)
-                .finish();
-            // A child inherits the subscriber of its parent.
-            let _ = tracing::subscriber::set_global_default(subscriber);
-        }
-        Err(error) => diagnostics::warn(&format!(
-            "failed to parse the log filter {}: {error}",
-            filter.unwrap_or_default()
-        )),
-    }
+        None
+    });
+    let filter = filter.unwrap_or_default();
+    let targets = Targets::new()
+        .with_default(filter.default_level())
+        .with_targets(filter.targets().iter().cloned());
+    let subscriber = tracing_subscriber::fmt()
+        // Without it, each trace that the targets refuse would cost more than one comparison.
+        .with_max_level(filter.max_level())
+        .with_timer(Pid)
+        .with_writer(|| cancel::Stderr)
+        // An internal error message would panic if standard error is full or closed.
+        .log_internal_errors(false)
+        .finish()
+        .with(targets);
+    // A child inherits the subscriber of its parent.
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
 /// Puts the process ID and the time in front of each line, because several processes share a

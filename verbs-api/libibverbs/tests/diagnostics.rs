@@ -517,6 +517,34 @@ fn misspelt_settings_are_named() {
 }
 
 #[test]
+fn levels_and_targets_choose_traces() {
+    if is_child() {
+        // SAFETY: the only thread that uses the environment.
+        unsafe { std::env::set_var("ROCADE_FAULT", "port-down at=0s") };
+        return Device::open().close();
+    }
+    for (log, is_told) in [
+        ("info", true),
+        ("warn", false),
+        ("rocade_emulator=info", true),
+        ("warn, rocade_emulator::engine=debug", true),
+        ("info,rocade_emulator=warn", false),
+        ("rocade_transport=trace", false),
+    ] {
+        let text = diagnostics("levels_and_targets_choose_traces", Some(log));
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.contains("a fault rule has changed a port"));
+        assert_eq!(line.is_some(), is_told, "{log}: {text}");
+        if let Some(line) = line {
+            assert_has(
+                line,
+                &["rocade[", "INFO rocade_emulator::engine::device_faults: "],
+            );
+        }
+    }
+}
+
+#[test]
 fn a_wrong_configuration_is_named() {
     if is_child() {
         // SAFETY: the only thread that uses the environment.

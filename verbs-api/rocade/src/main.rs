@@ -35,9 +35,11 @@ use clap::CommandFactory as _;
 use rocade_emulator::FileSizeErrors;
 use rocade_emulator::config::{Settings, unknown_variables};
 use rocade_emulator::notice::{self, Notice};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::cli::{Cli, Command};
 use self::error::CliError;
@@ -103,22 +105,21 @@ fn settings() -> Result<Settings, CliError> {
 
 /// Sends the command's own traces to standard error, if `ROCADE_LOG` asks for them.
 fn start_tracing(settings: &Settings) -> Result<(), CliError> {
-    let Some(filter) = settings.log() else {
+    let Some(filter) = settings.log_filter()? else {
         return Ok(());
     };
-    settings.check_log()?;
-    let filter = EnvFilter::try_new(filter).map_err(|error| {
-        CliError::new(format!("ROCADE_LOG = \"{filter}\": {error}")).hint(
-            "a level (error, warn, info, debug, trace) or TARGET=LEVEL, e.g. rocade_emulator=debug",
-        )
-    })?;
+    let targets = Targets::new()
+        .with_default(filter.default_level())
+        .with_targets(filter.targets().iter().cloned());
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(filter.max_level())
         .with_timer(Pid)
         .with_writer(std::io::stderr)
         // Reporting an internal error on standard error can fail and panic, because the size of a
         // broker's log may be limited (ulimit -f).
         .log_internal_errors(false)
+        .finish()
+        .with(targets)
         .init();
     Ok(())
 }

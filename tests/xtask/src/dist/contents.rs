@@ -9,7 +9,7 @@ use super::{Plan, at, files_below, output, tree::binaries};
 const FILES: &str = include_str!("files.txt");
 
 /// The length that libibverbs stays below, in bytes.
-const MAX_LIBRARY: u64 = 4 << 20;
+const MAX_LIBRARY: u64 = 4_000_000;
 
 /// The length that an image stays below, in bytes.
 pub(super) const MAX_IMAGE: u64 = 30_000_000;

@@ -150,7 +150,7 @@ fn examine(args: &DoctorArgs) -> Vec<Check> {
 
 fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
     let settings = run::with_flags(&args.devices, run::load_settings()?)?;
-    settings.check_log()?;
+    settings.log_filter()?;
     let config = settings.resolve_here()?;
     Ok(Plan { settings, config })
 }
