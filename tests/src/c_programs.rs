@@ -114,7 +114,8 @@ impl Programs {
     fn directory(&self) -> &Path {
         self.directory.get_or_init(|| {
             // Different packages have programs of the same name, and their tests run in parallel.
-            let directory = format!("c-programs-{}", self.libraries.join("-"));
+            // It is short, because the names of sockets in it have at most 107 bytes.
+            let directory = format!("c-{}", self.libraries.join("-"));
             let directory = Path::new(self.target).join(directory);
             std::fs::create_dir_all(&directory).expect("the directory can be created");
             for name in self.libraries {
