@@ -65,13 +65,15 @@ const PACKAGES: [Package; 4] = [
     },
 ];
 
-/// The programs that run with each package. `ROCADE` is the command.
+/// The programs that run with each package. `ROCADE` is the command. The client tries again until
+/// its server listens. If it never succeeds, all that it said is printed.
 pub(super) const RUNS: [(&str, &str); 5] = [
     (
         "ib_write_bw",
         "ROCADE run -- ib_write_bw -n 100 > ~/server & n=0; \
-      until ROCADE run -- ib_write_bw -n 100 127.0.0.1 > ~/client 2>&1; do \
-      n=$((n + 1)); test $n -lt 100; sleep 0.1; done; wait; cat ~/client; rm ~/client ~/server",
+      until ROCADE run -- ib_write_bw -n 100 127.0.0.1 >> ~/client 2>&1; do \
+      n=$((n + 1)); test $n -lt 100 || { cat ~/client ~/server >&2; exit 1; }; sleep 0.1; done; \
+      wait; cat ~/client; rm ~/client ~/server",
     ),
     (
         "ibv_devinfo",
