@@ -130,11 +130,12 @@ impl Group {
         self.members.iter().map(|member| member.inode)
     }
 
-    /// Asserts that each slot has a socket, and one owner.
+    /// Asserts that each slot has a socket, and one owner. A user may hand over its own socket in a
+    /// later message than the first ones.
     #[cfg(debug_assertions)]
     pub(super) fn check_invariants(&self) {
         let local = self.local;
-        let slots = self.users.iter().chain(&self.orphaned).chain(&self.vacant);
+        let slots = self.orphaned.iter().chain(&self.vacant);
         if let Some(slot) = slots.max() {
             assert!(slot.index() < self.len(), "{slot} has no socket of {local}");
         }
@@ -434,6 +435,34 @@ impl Group {
         if self.users.remove(&slot) {
             self.send_disconnects(now);
             self.orphaned.insert(slot);
+        }
+    }
+
+    /// Receives for the slots that no process uses, unless `may_use` is true. Where `is_needed` is
+    /// true, some QPs of a process that is gone live on.
+    pub(super) fn adopt_unused(
+        &mut self,
+        may_use: impl Fn(ProcessSlot) -> bool,
+        is_needed: impl Fn(ProcessSlot) -> bool,
+    ) {
+        let needed = self.vacant.iter().copied().filter(|slot| is_needed(*slot));
+        self.orphaned.extend(needed);
+        self.vacant.retain(|slot| !self.orphaned.contains(slot));
+        let listed = self.users.len() + self.vacant.len() + self.orphaned.len();
+        if listed + 1 >= self.members.len() {
+            return;
+        }
+        for slot in (1..self.members.len()).filter_map(|index| u8::try_from(index).ok()) {
+            let slot = ProcessSlot::new(slot);
+            let lists = [&self.users, &self.vacant, &self.orphaned];
+            if may_use(slot) || lists.iter().any(|list| list.contains(&slot)) {
+                continue;
+            }
+            if is_needed(slot) {
+                self.orphaned.insert(slot);
+            } else {
+                self.empty(slot);
+            }
         }
     }
 

@@ -366,6 +366,7 @@ impl Server {
         for slot in self.slots.check_orphans() {
             self.release(slot);
         }
+        self.adopt_unused();
         for group in self.groups.values_mut() {
             group.free_unneeded_orphans(|slot| self.domains.needs(slot));
         }

@@ -193,12 +193,6 @@ impl SlotTable {
         free
     }
 
-    /// Returns true if an orphan holds this slot.
-    #[cfg(debug_assertions)]
-    pub(super) fn is_orphan(&self, slot: ProcessSlot) -> bool {
-        self.orphans.contains_key(&slot)
-    }
-
     /// Returns the time to the next call of [`Self::check_orphans`], if one is needed.
     pub(super) fn check_interval(&self) -> Option<Duration> {
         self.has_orphans().then_some(self.interval)
@@ -207,6 +201,11 @@ impl SlotTable {
     /// Returns true if there are locked slots whose clients are not connected.
     pub(super) fn has_orphans(&self) -> bool {
         !self.orphans.is_empty()
+    }
+
+    /// Returns true if the slot is locked and its client is not connected.
+    pub(super) fn is_orphan(&self, slot: ProcessSlot) -> bool {
+        self.orphans.contains_key(&slot)
     }
 
     /// Returns true if clients of an earlier broker have not resumed yet.

@@ -171,10 +171,14 @@ impl DomainMemory {
         })
     }
 
-    /// Allocates a record for a new target, owned by `slot`. Returns `None` if the domain is full.
+    /// Allocates a record for a new target, owned by `slot`. A record with its number is that of the
+    /// same request to an earlier broker, and is used again. Returns `None` if the domain is full.
     pub(crate) fn add(self: &Arc<Self>, qpn: Qpn, slot: ProcessSlot) -> Option<TargetRecord> {
-        let free = |word: &AtomicU64| word.load(Ordering::Acquire) == 0;
-        let index = self.directory().iter().position(free)?;
+        let holds = |number: u64| {
+            let mut directory = self.directory().iter();
+            directory.position(|word| word.load(Ordering::Acquire) == number)
+        };
+        let index = holds(qpn.get().into()).or_else(|| holds(0))?;
         let record = TargetRecord {
             memory: Arc::clone(self),
             index,

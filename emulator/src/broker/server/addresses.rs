@@ -264,6 +264,28 @@ impl Server {
             && (self.slots.has_awaited() || self.clients.iter().any(is_resuming))
     }
 
+    /// Begins to receive for the slots without a process whose sockets clients of an earlier broker
+    /// have handed over.
+    pub(super) fn adopt_unused(&mut self) {
+        if self.awaits_clients() {
+            return;
+        }
+        let needed = self.domains.needed();
+        let has_process = |slot| {
+            let mut clients = self.clients.iter();
+            self.slots.is_orphan(slot) || clients.any(|client| client.slot == Some(slot))
+        };
+        // One that comes late has not handed over its addresses yet.
+        let may_use = |slot| {
+            let mut clients = self.clients.iter();
+            self.slots.is_orphan(slot)
+                || clients.any(|client| client.slot == Some(slot) && client.is_resuming)
+        };
+        for group in self.groups.values_mut() {
+            group.adopt_unused(may_use, |slot| needed.contains(&slot) && !has_process(slot));
+        }
+    }
+
     /// Answers the requests that have waited for clients of an earlier broker.
     pub(super) fn answer_deferred(&mut self) {
         if self.awaits_clients() {

@@ -73,15 +73,19 @@ impl Domain {
     ) -> (Response, Vec<TargetNotification>) {
         let gone = |is_gone| Response::Target { is_gone };
         if call == TargetCall::New {
-            let record = self
-                .memory
-                .add(qpn, slot)
-                .filter(|_| ProcessSlot::of(qpn) == slot);
-            let Some(record) = record else {
+            // A client asks twice if it got no answer, and another one may have opened it meanwhile.
+            let is_known = self.targets.contains_key(&qpn.get());
+            let is_its_own = ProcessSlot::of(qpn) == slot;
+            let record = (is_its_own && !is_known).then(|| self.memory.add(qpn, slot));
+            if let Some(Some(record)) = record {
+                let openers = BTreeSet::new();
+                self.targets.insert(qpn.get(), Target { record, openers });
+            }
+            let target = self.targets.get_mut(&qpn.get()).filter(|_| is_its_own);
+            let Some(target) = target else {
                 return (Response::NoTarget, Vec::new());
             };
-            let openers = [slot].into();
-            self.targets.insert(qpn.get(), Target { record, openers });
+            target.openers.insert(slot);
             return (gone(false), Vec::new());
         }
         if call == TargetCall::Open && !self.targets.contains_key(&qpn.get()) {
@@ -201,6 +205,14 @@ impl Domains {
         targets
             .into_iter()
             .any(|number| ProcessSlot::of(Qpn::new(*number)) == slot)
+    }
+
+    /// Returns the slots of the processes that have created targets.
+    pub(super) fn needed(&self) -> BTreeSet<ProcessSlot> {
+        let targets = self.all.values().flat_map(|domain| domain.targets.keys());
+        targets
+            .map(|number| ProcessSlot::of(Qpn::new(*number)))
+            .collect()
     }
 
     /// Removes a process from all domains.

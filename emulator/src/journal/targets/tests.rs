@@ -181,6 +181,17 @@ fn members_come_and_go() {
     assert!(memory.is_member(ProcessSlot::new(64)));
 }
 
+/// A client that got no answer asks again, and there is one record.
+#[test]
+fn a_target_that_is_added_twice_has_one_record() {
+    let memory = memory();
+    let (one, again) = (memory.add(QPN, A).unwrap(), memory.add(QPN, A).unwrap());
+    again.mark_complete(A);
+    assert!(one.control().is_checkpointed);
+    memory.remove(&again);
+    assert!(memory.find(QPN).is_none());
+}
+
 #[test]
 fn there_is_room_for_so_many() {
     let memory = memory();
