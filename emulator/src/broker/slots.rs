@@ -208,6 +208,11 @@ impl SlotTable {
         self.orphans.contains_key(&slot)
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn orphaned_slots(&self) -> std::collections::BTreeSet<ProcessSlot> {
+        self.orphans.keys().copied().collect()
+    }
+
     /// Returns true if clients of an earlier broker have not resumed yet.
     pub(super) fn has_awaited(&self) -> bool {
         self.orphans.values().any(|orphan| orphan.awaited)

@@ -220,6 +220,12 @@ impl TargetRecord {
         self.words()[at].store(value, Ordering::Relaxed);
     }
 
+    /// Returns true if both are the same record of a domain.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) const fn is_same(&self, other: &Self) -> bool {
+        self.index == other.index
+    }
+
     /// Returns true if the record still belongs to this target.
     pub(crate) fn is_of(&self, qpn: Qpn) -> bool {
         self.memory.directory()[self.index].load(Ordering::Acquire) == u64::from(qpn.get())

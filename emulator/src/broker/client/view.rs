@@ -1,9 +1,11 @@
 //! The state of a client, as a simulation sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+
+use rocade_wire::Qpn;
 
 use super::{BrokerClient, Link};
 use crate::gsi::services::Binding;
@@ -20,6 +22,10 @@ pub(in crate::broker) struct View {
     pub(in crate::broker) sockets: BTreeMap<LocalAddr, Vec<u64>>,
     /// The memory of each shared domain.
     pub(in crate::broker) domains: BTreeMap<DomainKey, u64>,
+    /// The targets that it has open.
+    pub(in crate::broker) targets: BTreeSet<(DomainKey, Qpn)>,
+    /// The memory of its journal.
+    pub(in crate::broker) journal: Option<u64>,
     pub(in crate::broker) ports: Vec<Binding>,
     /// Its connection, which is open as long as the client runs nothing.
     pub(in crate::broker) connection: Option<RawFd>,
@@ -40,6 +46,11 @@ impl BrokerClient {
             (*local, inodes.collect())
         });
         let domains = resources.domains.iter();
+        let targets = domains.clone().flat_map(|domain| {
+            let targets = domain.targets.iter();
+            targets.map(|qpn| (domain.key, *qpn))
+        });
+        let journal = resources.journal.as_ref();
         View {
             slot: self.slot,
             is_connected: matches!(state.link, Link::Up(_)),
@@ -47,6 +58,8 @@ impl BrokerClient {
             domains: domains
                 .map(|domain| (domain.key, inode_of(domain.memory.as_fd())))
                 .collect(),
+            targets: targets.collect(),
+            journal: journal.map(|journal| inode_of(journal.fd())),
             ports: resources.ports.clone(),
             connection,
         }

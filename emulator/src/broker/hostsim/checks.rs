@@ -5,12 +5,17 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rocade_wire::Qpn;
+
 use super::super::client::view::View;
 use super::super::server::view::View as ServerView;
 use super::super::sys;
+use super::outside::{PACKET_LEN, packet_to};
+use super::process::address_of;
+use super::step::{ADDRESSES, DIRS};
 use super::world::{Member, World};
 use crate::link::socket_owner::bound_sockets;
-use crate::link::{LocalAddr, ROCE_PORT};
+use crate::link::{LocalAddr, ROCE_PORT, socket};
 use crate::steering::ProcessSlot;
 
 /// Longest wait for a datagram on the loopback interface, which is never late.
@@ -52,7 +57,7 @@ impl World {
     }
 
     /// Checks what holds when nothing is left to do: each process is connected to one broker, which
-    /// knows what the process has.
+    /// knows what the process has, and no more. Packets arrive where they should.
     ///
     /// # Errors
     /// A text that names the broken condition.
@@ -60,8 +65,8 @@ impl World {
         if self.waiting() > 0 {
             return Err(format!("{} processes still wait", self.waiting()));
         }
-        let dirs: BTreeSet<_> = self.clients().map(|(member, _)| member.dir).collect();
-        for dir in dirs {
+        self.check_strangers()?;
+        for dir in 0..DIRS {
             self.check_dir(dir)?;
         }
         let mut domains = BTreeMap::new();
@@ -73,7 +78,9 @@ impl World {
                 }
             }
         }
-        Ok(())
+        self.check_all_bound()?;
+        self.check_vacant()?;
+        self.check_farewells()
     }
 
     fn check_dir(&self, dir: u8) -> Result<(), String> {
@@ -83,28 +90,26 @@ impl World {
             .collect();
         let mut brokers = self.brokers.iter().filter(|broker| broker.dir == dir);
         let server = brokers.find_map(|broker| broker.server.as_deref());
-        let server = server.ok_or("there are clients and no broker")?;
+        let Some(server) = server else {
+            return match own.is_empty() {
+                true => Ok(()),
+                false => Err("there are clients and no broker".to_owned()),
+            };
+        };
         let known = server.view();
+        if own.is_empty() && known.orphans.is_empty() {
+            return Err("a broker without clients does not end".to_owned());
+        }
         for (_, view) in &own {
             let slot = view.slot;
             if !view.is_connected {
                 return Err(format!("{slot} has no broker"));
             }
-            if known.slots.iter().filter(|one| **one == slot).count() != 1 {
-                return Err(format!(
-                    "the broker does not know {slot}: {:?}",
-                    known.slots
-                ));
-            }
             for (local, sockets) in &view.sockets {
                 check_group(&known, slot, *local, sockets)?;
             }
-            for port in view.ports.iter().filter(|port| port.listens) {
-                if !server.has_port(slot, port) {
-                    return Err(format!("{slot} has lost its port {:?}", port.service));
-                }
-            }
         }
+        self.check_knowledge(&known, &own)?;
         for (local, group) in &known.groups {
             let users: BTreeSet<_> = own
                 .iter()
@@ -112,15 +117,48 @@ impl World {
                 .map(|(_, view)| view.slot)
                 .collect();
             // A client that has given up its request does not know that it has the address.
-            let alive: BTreeSet<_> = own.iter().map(|(_, view)| view.slot).collect();
-            if !users.is_subset(&group.users) || !group.users.is_subset(&alive) {
+            let gave_up = own.iter().filter(|(member, _)| member.gave_up);
+            let may_use: BTreeSet<_> = gave_up
+                .map(|(_, view)| view.slot)
+                .chain(users.clone())
+                .collect();
+            if !users.is_subset(&group.users) || !group.users.is_subset(&may_use) {
                 return Err(format!("{local}: {:?} use it, not {users:?}", group.users));
             }
-            check_bound(*local, &group.sockets)?;
+            if group.users.is_empty() {
+                return Err(format!("{local} stays open, and no process uses it"));
+            }
             for slot in &users {
                 let target = server.socket(*local, slot.index());
                 let target = target.map_err(|error| error.to_string())?;
                 check_arrival(*local, *slot, &target)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no sockets are bound to an address but those of one broker, because others would
+    /// move its sockets.
+    fn check_all_bound(&self) -> Result<(), String> {
+        let servers = self.brokers.iter().filter_map(|one| one.server.as_deref());
+        let mut known: BTreeMap<LocalAddr, Vec<BTreeSet<u64>>> = BTreeMap::new();
+        for server in servers {
+            for (local, group) in server.view().groups {
+                let sockets = group.sockets.into_iter().collect();
+                known.entry(local).or_default().push(sockets);
+            }
+        }
+        let all = bound_sockets().map_err(|error| error.to_string())?;
+        for local in (0..ADDRESSES).map(address_of) {
+            let bound = all.iter().filter(|socket| socket.ip == local.ip());
+            let bound: BTreeSet<_> = bound.map(|socket| socket.inode).collect();
+            let brokers = known.remove(&local).unwrap_or_default();
+            if brokers.len() > 1 {
+                return Err(format!("two brokers have {local}"));
+            }
+            let own = brokers.into_iter().next().unwrap_or_default();
+            if bound != own {
+                return Err(format!("{bound:?} are bound to {local}, not {own:?}"));
             }
         }
         Ok(())
@@ -144,52 +182,22 @@ fn check_group(
     Ok(())
 }
 
-/// Checks that no others are bound to the address, because these would move its sockets.
-fn check_bound(local: LocalAddr, sockets: &[u64]) -> Result<(), String> {
-    let bound = bound_sockets().map_err(|error| error.to_string())?;
-    let bound: BTreeSet<_> = bound
-        .into_iter()
-        .filter(|socket| socket.ip == local.ip())
-        .map(|socket| socket.inode)
-        .collect();
-    let known: BTreeSet<_> = sockets.iter().copied().collect();
-    if bound != known {
-        return Err(format!("{bound:?} are bound to {local}, not {known:?}"));
-    }
-    Ok(())
-}
-
 /// Checks that the kernel delivers a packet to the process of the queue pair's number.
 fn check_arrival(local: LocalAddr, slot: ProcessSlot, target: &impl AsFd) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
+    // Others may have sent something before.
+    socket::discard_received(target.as_fd());
     let sender = UdpSocket::bind((local.ip(), 0)).map_err(failed)?;
-    let packet = [
-        4,
-        0,
-        0xff,
-        0xff,
-        0,
-        slot.get(),
-        1,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ];
+    let number = Qpn::new(u32::from(slot.get()) << 16 | 0x100);
     sender
-        .send_to(&packet, (local.ip(), ROCE_PORT))
+        .send_to(&packet_to(number), (local.ip(), ROCE_PORT))
         .map_err(failed)?;
     let mut waiting = [sys::poll_readable(target.as_fd())];
     sys::poll(&mut waiting, Some(ARRIVAL)).map_err(failed)?;
     let socket = socket2::SockRef::from(target);
     let mut bytes = [std::mem::MaybeUninit::uninit(); 64];
     match socket.recv(&mut bytes) {
-        Ok(16) => Ok(()),
+        Ok(PACKET_LEN) => Ok(()),
         other => Err(format!(
             "a packet to {slot} at {local} has gone astray: {other:?}"
         )),

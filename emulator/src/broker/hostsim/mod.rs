@@ -22,7 +22,11 @@ use crate::random::Random;
 mod checks;
 mod fidelity;
 mod handover;
+mod knowledge;
+mod life;
+mod outside;
 mod process;
+mod reasons;
 mod step;
 mod world;
 
@@ -37,6 +41,8 @@ const SEEDS: u64 = if cfg!(target_arch = "x86_64") {
 };
 /// Steps of a run.
 const STEPS: usize = 120;
+/// One seed of so many has a crowded directory, whose sockets do not fit into one message.
+const CROWDED: u64 = 8;
 /// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
 const ENV: &str = "ROCADE_HOSTSIM";
 
@@ -46,7 +52,9 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Draws the steps of a seed.
 fn steps_of(seed: u64) -> Vec<Step> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9).wrapping_add(seed));
-    (0..STEPS).map(|_| Step::draw(&mut random)).collect()
+    let crowd = seed.is_multiple_of(CROWDED).then_some(Step::Crowd);
+    let drawn = (0..STEPS).map(|_| Step::draw(&mut random));
+    crowd.into_iter().chain(drawn).collect()
 }
 
 /// Runs steps, then lets the host come to rest.

@@ -1,12 +1,13 @@
 //! A simulated process with a client of the broker: a thread that runs only while the schedule
 //! waits for it.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -18,9 +19,10 @@ use super::super::client::view::View;
 use super::super::machine::Machine;
 use super::super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
 use super::handover::{Receiver, Sender, channel};
+use super::life::Life;
 use super::step::{ADDRESSES, Call, NAMES};
 use crate::gsi::services::{Binding, BoundTo, Conflict};
-use crate::journal::DomainKey;
+use crate::journal::{DomainKey, JournalSlot};
 use crate::link::LocalAddr;
 use crate::sync::Mutex;
 
@@ -34,11 +36,26 @@ pub(super) struct Host {
     /// Brokers that clients have started: the ends of their liveness sockets, and the directory.
     pub(super) started: Mutex<Vec<(OwnedFd, u8)>>,
     pub(super) has_stopped_broker: AtomicBool,
+    /// Numbers given to processes, brokers, connections and targets so far.
+    given: AtomicU32,
+    /// The processes that have created the targets, by number.
+    pub(super) targets: Mutex<BTreeMap<u32, (DomainKey, u32)>>,
+    /// The processes that talk to another host, by the number of the connection.
+    pub(super) talks: Mutex<BTreeMap<u32, u32>>,
+    /// Acknowledgements that processes have not sent yet, which outlive the processes.
+    pub(super) acks: Mutex<Vec<JournalSlot>>,
+    /// Broken conditions that processes have seen.
+    pub(super) complaints: Mutex<Vec<String>>,
 }
 
 impl Host {
     pub(super) fn now(&self) -> Time {
         Time::from_ns(self.now_ns.load(Ordering::Relaxed))
+    }
+
+    /// Returns a number that no other has.
+    pub(super) fn number(&self) -> u32 {
+        1 + self.given.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -138,7 +155,12 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts a process that connects to the broker. Returns its first report.
-    pub(super) fn start(host: &Arc<Host>, dir: u8, config: BrokerConfig) -> (Self, Report) {
+    pub(super) fn start(
+        host: &Arc<Host>,
+        number: u32,
+        dir: u8,
+        config: BrokerConfig,
+    ) -> (Self, Report) {
         let (orders, received) = channel();
         let (told, reports) = channel();
         let line = Arc::new(Line {
@@ -150,7 +172,8 @@ impl Process {
             dir,
             line: Arc::clone(&line),
         };
-        let thread = thread::spawn(move || live(machine, &config, &line));
+        let life = Life::new(number, host);
+        let thread = thread::spawn(move || live(machine, life, &config, &line));
         let process = Self {
             orders: Some(orders),
             reports,
@@ -189,7 +212,7 @@ impl Drop for Process {
     }
 }
 
-fn live(machine: SimulatedMachine, config: &BrokerConfig, line: &Line) {
+fn live(machine: SimulatedMachine, mut life: Life, config: &BrokerConfig, line: &Line) {
     let client = match BrokerClient::connect_on(Arc::new(machine), config, Vec::new()) {
         Ok(client) => client,
         Err(error) => {
@@ -197,10 +220,9 @@ fn live(machine: SimulatedMachine, config: &BrokerConfig, line: &Line) {
             return;
         }
     };
-    let mut targets = 0;
     let mut result = Ok(Outcome::Done);
     while let Some(Order::Call(call)) = line.report(Report::Returned(result, Some(client.view()))) {
-        result = perform(&client, call, &mut targets);
+        result = life.perform(&client, call);
         if matches!(result, Err(BrokerError::Forked)) {
             return;
         }
@@ -242,6 +264,8 @@ pub(super) fn perform(
         Call::CloseTarget(name) => {
             client.close_target(domain(name), target(client, *targets))?;
         }
+        // Only simulated processes make these calls.
+        Call::OpenTarget(_) | Call::Talk(_) => {}
     }
     Ok(Outcome::Done)
 }
@@ -255,6 +279,11 @@ pub(super) fn address_of(address: u8) -> LocalAddr {
     let number = std::env::var(HOST).ok().and_then(|text| text.parse().ok());
     let [_, _, high, low] = number.unwrap_or_else(std::process::id).to_be_bytes();
     std::net::IpAddr::from([127, (high & 0x1f) | 0xc0, low, 200 + address]).into()
+}
+
+/// Returns the address of another host.
+pub(super) fn peer_address() -> LocalAddr {
+    address_of(ADDRESSES)
 }
 
 pub(super) fn binding(name: u8) -> Binding {

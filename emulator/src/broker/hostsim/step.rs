@@ -64,6 +64,17 @@ pub(super) enum Step {
     OtherVersion {
         dir: u8,
     },
+    /// A program connects to the broker of a directory, and sends nothing.
+    Silent {
+        dir: u8,
+    },
+    /// Another host sends a packet to a slot of an address.
+    Packet {
+        address: u8,
+        slot: u8,
+    },
+    /// Children of processes that have ended keep the first slots of a directory.
+    Crowd,
 }
 
 /// A call of a process.
@@ -77,6 +88,10 @@ pub(super) enum Call {
     CloseDomain(u8),
     NewTarget(u8),
     CloseTarget(u8),
+    /// Opens a target of another process.
+    OpenTarget(u8),
+    /// Talks to another host from an address.
+    Talk(u8),
 }
 
 impl Call {
@@ -106,7 +121,7 @@ impl Step {
         let broker = below(random, 3);
         // The second directory is the exception.
         let dir = below(random, 5) / 4 % DIRS;
-        match below(random, 100) {
+        match below(random, 116) {
             0..=7 => Self::Connect { client, dir },
             8..=39 => Self::Call {
                 client,
@@ -118,14 +133,27 @@ impl Step {
             62..=68 => Self::GoOn { client },
             69..=77 => Self::Turn { broker },
             78..=87 => Self::Advance,
-            88 | 89 => Self::Kill { client },
+            88..=89 | 104..=107 => Self::Kill { client },
             90 => Self::Stop { client },
             91 => Self::Continue { client },
             92 | 93 => Self::KillBroker { broker },
             94 => Self::StopBroker { broker },
             95 | 96 => Self::ContinueBroker { broker },
             97 => Self::EndBroker { dir },
-            _ => Self::OtherVersion { dir },
+            98 | 99 => Self::OtherVersion { dir },
+            100 => Self::Silent { dir },
+            108..=111 => Self::Call {
+                client,
+                call: Call::OpenTarget(below(random, NAMES)),
+            },
+            112..=115 => Self::Call {
+                client,
+                call: Call::Talk(below(random, ADDRESSES)),
+            },
+            _ => Self::Packet {
+                address: below(random, ADDRESSES),
+                slot: 1 + below(random, 4),
+            },
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The simulated host: brokers, processes, and the schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
@@ -15,20 +16,25 @@ use super::super::paths::Paths;
 use super::super::protocol::{Request, VERSION, with_version};
 use super::super::server::Server;
 use super::super::server::start::{Step as Start, Takeover};
-use super::super::{BrokerConfig, BrokerError, RefusalCode, start, sys};
+use super::super::{BrokerConfig, start, sys};
 use super::Marks;
+use super::outside::Peer;
 use super::process::{Host, Outcome, Process, Report, Wait, outcome_of};
+use super::reasons::{PATIENCE, is_given_up};
 use super::step::{CLIENTS, Call, DIRS, Step};
 use crate::fdpass;
 
 /// Marks that have to be reached in a thousand seeds.
-pub(super) const EXPECTED: [&str; 10] = [
+pub(super) const EXPECTED: [&str; 13] = [
     "an address is in use by the other directory",
     "a broker is killed",
     "a broker is stopped and given up",
     "a broker is told to end",
+    "a directory is crowded",
+    "a packet comes from another host",
     "a process is killed",
     "a process is killed while it waits",
+    "a program connects and is silent",
     "a program of another version is refused",
     "a slot is leased again",
     "a slot is resumed",
@@ -41,6 +47,8 @@ const REST: Duration = Duration::from_secs(40);
 pub(super) const ROUNDS: usize = 20_000;
 /// Time to the first service of a client that has lost its connection.
 const FIRST_SERVICE: Duration = Duration::from_millis(50);
+/// Time after which an unused broker ends.
+const IDLE: Duration = Duration::from_secs(2);
 /// Time that passes while others are ready to run.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -55,14 +63,26 @@ pub(super) struct Member {
     service_at: Option<Time>,
     /// Number of disturbances when its call began.
     disturbed: u64,
+    /// Time at which its call began.
+    began: Time,
+    /// Its last call. `None` while it connects.
+    call: Option<Call>,
+    /// A request was repeated or given up, so the broker may have done what it asked for.
+    pub(super) gave_up: bool,
+    pub(super) number: u32,
 }
 
 /// A broker of the host.
 pub(super) struct Broker {
     pub(super) dir: u8,
+    pub(super) number: u32,
     /// `None` while it starts.
     pub(super) server: Option<Box<Server>>,
     takeover: Option<Takeover>,
+    /// A user has told it to end.
+    is_told: bool,
+    /// Time at which it was last used by a process.
+    used_at: Time,
     /// Time of its next turn.
     next: Time,
     is_stopped: bool,
@@ -78,10 +98,18 @@ pub(super) struct World {
     pub(super) members: Vec<Option<Member>>,
     pub(super) brokers: Vec<Broker>,
     /// Connections of programs of other versions.
-    strangers: Vec<OwnedFd>,
+    pub(super) strangers: Vec<OwnedFd>,
+    /// Another host.
+    pub(super) peer: Peer,
+    /// Connections of processes that were killed, and the brokers that have to end them.
+    pub(super) farewells: Vec<(u32, u32)>,
+    /// The locks that children of ended processes keep.
+    pub(super) crowd: Vec<File>,
     marks: Marks,
     /// Number of times that a process or broker was killed, stopped or told to end.
     disturbances: u64,
+    /// A process or a broker was stopped.
+    pub(super) has_stopped: bool,
     /// Slots that were leased, by directory.
     leased: BTreeSet<(u8, u8)>,
     /// Directories that a process has used.
@@ -93,6 +121,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> Self {
+        let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = |_| runtime_dir().expect("a directory");
         let host = Host::default();
         host.now_ns.store(1_000_000_000, Ordering::Relaxed);
@@ -102,12 +131,16 @@ impl World {
             members: (0..CLIENTS).map(|_| None).collect(),
             brokers: Vec::new(),
             strangers: Vec::new(),
+            peer: Peer::new(),
+            farewells: Vec::new(),
+            crowd: Vec::new(),
             marks: Marks::new(),
             disturbances: 0,
+            has_stopped: false,
             leased: BTreeSet::new(),
             used: BTreeSet::new(),
             results: BTreeMap::new(),
-            _only: ONLY.lock().unwrap_or_else(PoisonError::into_inner),
+            _only: only,
         }
     }
 
@@ -133,19 +166,21 @@ impl World {
         self.check_at_rest()
     }
 
-    fn now(&self) -> Time {
+    pub(super) fn now(&self) -> Time {
         self.host.now()
     }
 
-    fn mark(&mut self, mark: &'static str) {
+    pub(super) fn mark(&mut self, mark: &'static str) {
         *self.marks.entry(mark).or_default() += 1;
     }
 
-    fn config(&self, dir: u8) -> BrokerConfig {
+    pub(super) fn config(&self, dir: u8) -> BrokerConfig {
         BrokerConfig {
             runtime_dir: Some(self.dirs[usize::from(dir)].path().to_owned()),
             // It is looked for, and not started.
             command: Some(vec!["/bin/sh".into()]),
+            // An unused one ends before the host is at rest.
+            idle_timeout: IDLE,
             ..BrokerConfig::default()
         }
     }
@@ -182,6 +217,10 @@ impl World {
             Step::EndBroker { dir } => {
                 let message = Request::Stop.encode();
                 if self.tell(dir, &message) {
+                    let brokers = self.brokers.iter_mut();
+                    brokers
+                        .filter(|broker| broker.dir == dir)
+                        .for_each(|broker| broker.is_told = true);
                     self.disturbances += 1;
                     self.mark("a broker is told to end");
                 }
@@ -191,6 +230,9 @@ impl World {
                     self.mark("a program of another version is refused");
                 }
             }
+            Step::Silent { dir } => self.be_silent(dir),
+            Step::Packet { address, slot } => self.send_packet(address, slot),
+            Step::Crowd => self.crowd()?,
         }
         self.start_brokers();
         Ok(())
@@ -205,7 +247,8 @@ impl World {
             return Ok(());
         }
         self.used.insert(dir);
-        let (process, report) = Process::start(&self.host, dir, self.config(dir));
+        let number = self.host.number();
+        let (process, report) = Process::start(&self.host, number, dir, self.config(dir));
         self.members[usize::from(client)] = Some(Member {
             process,
             dir,
@@ -214,12 +257,16 @@ impl World {
             is_stopped: false,
             service_at: None,
             disturbed: self.disturbances,
+            began: self.now(),
+            call: None,
+            gave_up: false,
+            number,
         });
         self.note(client, report)
     }
 
     fn call(&mut self, client: u8, call: Call) -> Result<(), String> {
-        let disturbances = self.disturbances;
+        let (disturbances, now) = (self.disturbances, self.now());
         let Some(member) = &mut self.members[usize::from(client)] else {
             return Ok(());
         };
@@ -227,6 +274,7 @@ impl World {
             return Ok(());
         }
         member.disturbed = disturbances;
+        (member.began, member.call) = (now, Some(call));
         let report = member.process.call(call);
         self.note(client, report)
     }
@@ -269,6 +317,8 @@ impl World {
         }
         member.waits = None;
         let (dir, disturbed) = (member.dir, member.disturbed);
+        let (lasted, call) = (now.since(member.began), member.call);
+        member.gave_up |= lasted >= PATIENCE || result.as_ref().is_err_and(is_given_up);
         let was_connected = member.view.as_ref().map(|view| view.is_connected);
         let is_connected = view.as_ref().is_some_and(|view| view.is_connected);
         let leased = (was_connected.is_none()).then(|| view.as_ref().map(|view| view.slot));
@@ -291,41 +341,32 @@ impl World {
         if was_connected == Some(false) && is_connected {
             self.mark("a slot is resumed");
         }
+        self.check_complaints(call, view.as_ref())?;
         match result {
             Ok(_) => Ok(()),
-            Err(error) => self.check_error(&error, disturbed),
+            Err(error) => self.check_error(&error, disturbed, lasted),
         }
     }
 
-    /// Checks that a call had a reason to fail.
-    fn check_error(&mut self, error: &BrokerError, disturbed: u64) -> Result<(), String> {
-        match error {
-            BrokerError::Refused {
-                code: RefusalCode::AddressInUse,
-                ..
-            } if self.used.len() > 1 => {
-                self.mark("an address is in use by the other directory");
-                return Ok(());
-            }
-            BrokerError::Silent { .. } => self.mark("a broker is stopped and given up"),
-            _ => {}
-        }
-        let has_stopped = self.brokers.iter().any(|broker| broker.is_stopped)
-            || self
-                .members
-                .iter()
-                .flatten()
-                .any(|member| member.is_stopped);
-        if has_stopped || self.disturbances > disturbed {
-            return Ok(());
-        }
-        Err(format!("a call fails without a reason: {error}"))
+    /// Returns true if something that is stopped now, or was disturbed since, may be the reason why a
+    /// call fails.
+    pub(super) fn is_disturbed(&self, since: u64) -> bool {
+        let mut members = self.members.iter().flatten();
+        self.disturbances > since
+            || self.brokers.iter().any(|broker| broker.is_stopped)
+            || members.any(|member| member.is_stopped)
+    }
+
+    /// Returns true if processes use several directories.
+    pub(super) fn has_several_dirs(&self) -> bool {
+        self.used.len() > 1
     }
 
     fn kill(&mut self, client: u8) {
         let Some(member) = self.members[usize::from(client)].take() else {
             return;
         };
+        self.expect_farewells(&member);
         self.disturbances += 1;
         self.mark("a process is killed");
         if member.waits.is_some() {
@@ -337,6 +378,7 @@ impl World {
     }
 
     fn stop(&mut self, client: u8, is_stopped: bool) {
+        self.has_stopped |= is_stopped;
         if let Some(member) = &mut self.members[usize::from(client)] {
             self.disturbances += u64::from(member.is_stopped != is_stopped);
             member.is_stopped = is_stopped;
@@ -344,6 +386,7 @@ impl World {
     }
 
     fn stop_broker(&mut self, broker: u8, is_stopped: bool) {
+        self.has_stopped |= is_stopped;
         if let Some(broker) = self.index_of(broker) {
             let broker = &mut self.brokers[broker];
             self.disturbances += u64::from(broker.is_stopped != is_stopped);
@@ -378,6 +421,9 @@ impl World {
             }
             self.brokers.push(Broker {
                 dir,
+                number: self.host.number(),
+                is_told: false,
+                used_at: self.now(),
                 server: None,
                 takeover: takeover.ok(),
                 next: self.now(),
@@ -401,11 +447,18 @@ impl World {
         if input.is_empty() && broker.next > now {
             return Ok(false);
         }
-        match server.turn(now, &input) {
+        let next = server.turn(now, &input);
+        if server.is_used() {
+            broker.used_at = now;
+        }
+        match next {
             Some(next) if next <= now => {
                 return Err("a broker wants a turn at once, for ever".to_owned());
             }
             Some(next) => broker.next = next,
+            None if !broker.is_told && now < broker.used_at.plus(IDLE) => {
+                return Err("a broker ends although it was used just now".to_owned());
+            }
             None => {
                 server.end();
                 self.brokers.remove(index);
@@ -493,7 +546,6 @@ impl World {
             broker.is_stopped = false;
         }
         self.note_stopped();
-        self.strangers.clear();
         // What was about to fail because of a disturbance may still do so.
         self.disturbances += 1;
         let end = self.now().plus(REST);
@@ -554,6 +606,12 @@ impl World {
     pub(super) fn waiting(&self) -> usize {
         let members = self.members.iter().flatten();
         members.filter(|member| member.waits.is_some()).count()
+    }
+
+    /// Returns true if a process waits for the sockets of an address.
+    pub(super) fn is_opening(&self) -> bool {
+        let mut members = self.members.iter().flatten();
+        members.any(|one| one.waits.is_some() && matches!(one.call, Some(Call::Open(_))))
     }
 
     pub(super) fn note_shared(&mut self) {

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rocade_wire::Qpn;
+
 use super::{Input, Server};
 use crate::broker::client::view::inode_of;
 use crate::gsi::services::Binding;
+use crate::journal::DomainKey;
 use crate::link::LocalAddr;
 use crate::steering::ProcessSlot;
 
@@ -15,6 +18,28 @@ pub(in crate::broker) struct View {
     /// The slots of its clients.
     pub(in crate::broker) slots: Vec<ProcessSlot>,
     pub(in crate::broker) groups: BTreeMap<LocalAddr, GroupView>,
+    /// The slots that are in use by no client.
+    pub(in crate::broker) orphans: BTreeSet<ProcessSlot>,
+    pub(in crate::broker) ports: Vec<(ProcessSlot, Binding)>,
+    pub(in crate::broker) domains: BTreeMap<DomainKey, DomainView>,
+    /// The memory of the journal of each client.
+    pub(in crate::broker) journals: BTreeMap<ProcessSlot, u64>,
+}
+
+/// A shared XRC domain.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::broker) struct DomainView {
+    pub(in crate::broker) members: BTreeSet<ProcessSlot>,
+    pub(in crate::broker) targets: BTreeMap<Qpn, TargetView>,
+}
+
+/// A shared XRC target.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::broker) struct TargetView {
+    pub(in crate::broker) openers: BTreeSet<ProcessSlot>,
+    pub(in crate::broker) owner: Option<ProcessSlot>,
+    /// The processes that look for the target find the same record as the broker.
+    pub(in crate::broker) is_found: bool,
 }
 
 /// The sockets of an address.
@@ -40,16 +65,29 @@ impl Server {
             (*local, view)
         });
         let clients = self.clients.iter().filter(|client| !client.gone);
+        let journals = clients.clone().filter_map(|client| {
+            let journal = client.registered_journal.as_ref()?.journal();
+            Some((client.slot?, inode_of(journal.as_fd())))
+        });
         View {
-            slots: clients.filter_map(|client| client.slot).collect(),
+            slots: clients.clone().filter_map(|client| client.slot).collect(),
             groups: groups.collect(),
+            orphans: self.slots.orphaned_slots(),
+            ports: self.services.all().copied().collect(),
+            domains: self.domains.view(),
+            journals: journals.collect(),
         }
     }
 
-    /// Returns true if requests to this port reach the process of the slot.
-    pub(in crate::broker) fn has_port(&self, slot: ProcessSlot, binding: &Binding) -> bool {
-        let local = std::net::Ipv4Addr::LOCALHOST.into();
-        self.services.listener(binding.service, local) == Some(slot)
+    /// Returns true if a process uses the broker, or has a slot without a connection.
+    pub(in crate::broker) fn is_used(&self) -> bool {
+        self.slots.has_orphans() || self.clients.iter().any(|client| client.slot.is_some())
+    }
+
+    /// Returns true if the broker learns from a journal what the process of the slot leaves.
+    pub(in crate::broker) fn has_journal(&self, slot: ProcessSlot) -> bool {
+        let mut clients = self.clients.iter();
+        clients.any(|one| one.slot == Some(slot) && !one.gone && one.registered_journal.is_some())
     }
 
     /// Returns a copy of a socket.

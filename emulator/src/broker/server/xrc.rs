@@ -12,6 +12,8 @@ use rocade_wire::Qpn;
 use super::super::protocol::{DomainOpening, RefusalCode, Response, TargetCall, TargetEvent};
 use super::Server;
 use super::error::RequestRefusal;
+#[cfg(all(test, not(loom)))]
+use super::view::{DomainView, TargetView};
 use crate::journal::{DomainKey, DomainMemory, TargetRecord};
 use crate::steering::ProcessSlot;
 
@@ -223,6 +225,28 @@ impl Domains {
             !domain.members.is_empty()
         });
         notifications
+    }
+
+    /// Returns the state, as a simulation sees it.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn view(&self) -> BTreeMap<DomainKey, DomainView> {
+        let view = |domain: &Domain| DomainView {
+            members: domain.members.clone(),
+            targets: (domain.targets.iter())
+                .map(|(number, target)| {
+                    let qpn = Qpn::new(*number);
+                    let found = domain.memory.find(qpn);
+                    let view = TargetView {
+                        openers: target.openers.clone(),
+                        owner: target.record.control().owner,
+                        is_found: found.is_some_and(|found| found.is_same(&target.record)),
+                    };
+                    (qpn, view)
+                })
+                .collect(),
+        };
+        let all = self.all.iter();
+        all.map(|(key, domain)| (*key, view(domain))).collect()
     }
 
     /// Returns the recipient of a packet to a target whose creator is gone. This is its owner, else

@@ -1,0 +1,137 @@
+//! What a broker knows of its clients, compared with what they have.
+
+use std::collections::BTreeSet;
+
+use rocade_wire::Qpn;
+
+use super::super::client::view::View;
+use super::super::server::view::{DomainView, TargetView, View as ServerView};
+use super::world::{Member, World};
+use crate::gsi::services::Binding;
+use crate::journal::DomainKey;
+use crate::steering::ProcessSlot;
+
+/// The clients of a broker.
+type Clients<'w> = [(&'w Member, &'w View)];
+
+impl World {
+    /// Checks that a broker knows what its clients have, and no more.
+    ///
+    /// # Errors
+    /// A text that names what differs.
+    pub(super) fn check_knowledge(
+        &self,
+        known: &ServerView,
+        own: &Clients<'_>,
+    ) -> Result<(), String> {
+        let mut slots: Vec<_> = own.iter().map(|(_, view)| view.slot).collect();
+        let mut theirs = known.slots.clone();
+        slots.sort_unstable();
+        theirs.sort_unstable();
+        if slots != theirs {
+            return Err(format!("the broker has clients {theirs:?}, not {slots:?}"));
+        }
+        let crowd = |slot: &ProcessSlot| slot.index() <= self.crowd.len();
+        if let Some(slot) = known.orphans.iter().find(|slot| !crowd(slot)) {
+            return Err(format!("the broker waits for a process with {slot}"));
+        }
+        for (_, view) in own {
+            if known.journals.get(&view.slot) != view.journal.as_ref() {
+                return Err(format!("the broker has another journal of {}", view.slot));
+            }
+        }
+        check_ports(known, own, self.has_stopped)?;
+        check_domains(known, own)?;
+        self.check_targets(known, own)
+    }
+
+    fn check_targets(&self, known: &ServerView, own: &Clients<'_>) -> Result<(), String> {
+        let mut all = BTreeSet::new();
+        for (key, domain) in &known.domains {
+            for (qpn, target) in &domain.targets {
+                all.insert((*key, *qpn));
+                self.check_target((*key, *qpn), domain, target, own)?;
+            }
+        }
+        let mut had = own.iter().flat_map(|(_, view)| &view.targets);
+        had.find(|target| !all.contains(target))
+            .map_or(Ok(()), |lost| Err(format!("the broker has lost {lost:?}")))
+    }
+
+    fn check_target(
+        &self,
+        id: (DomainKey, Qpn),
+        domain: &DomainView,
+        target: &TargetView,
+        own: &Clients<'_>,
+    ) -> Result<(), String> {
+        if !target.is_found {
+            return Err(format!("processes find another record of {id:?}"));
+        }
+        for (member, view) in own {
+            let (slot, is_opener) = (view.slot, target.openers.contains(&view.slot));
+            let is_open = view.targets.contains(&id);
+            if is_open && !is_opener || is_opener && !is_open && !member.gave_up {
+                return Err(format!(
+                    "{id:?} is open in {slot}: {is_open}, not {is_opener}"
+                ));
+            }
+            let has_its_slot = ProcessSlot::of(id.1) == slot;
+            let (_, creator) = self.host.targets.lock()[&id.1.get()];
+            if has_its_slot && creator != member.number {
+                return Err(format!("{slot} is leased, but {id:?} of another one lives"));
+            }
+            if has_its_slot && is_open && target.owner != Some(slot) {
+                return Err(format!("{id:?} is lost to {:?}", target.owner));
+            }
+        }
+        match target.owner.filter(|owner| !domain.members.contains(owner)) {
+            Some(dead) => Err(format!("{dead} is dead and has {id:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks the ports. A new broker waits for clients of another one for a short time only, so after a
+/// stop (`has_stopped`) another client may have got a port.
+fn check_ports(known: &ServerView, own: &Clients<'_>, has_stopped: bool) -> Result<(), String> {
+    for (member, view) in own {
+        let of_it = known.ports.iter().filter(|(slot, _)| *slot == view.slot);
+        let theirs: Vec<_> = of_it.map(|(_, port)| *port).collect();
+        let is_taken =
+            |port: &Binding| has_stopped && known.ports.iter().any(|(_, other)| other == port);
+        let is_lost = |port: &&Binding| !theirs.contains(port) && !is_taken(port);
+        if let Some(lost) = view.ports.iter().find(is_lost) {
+            return Err(format!("{} has lost its port {lost:?}", view.slot));
+        }
+        let is_known = |port| view.ports.contains(port) || member.gave_up;
+        if let Some(more) = theirs.iter().find(|port| !is_known(port)) {
+            return Err(format!("{} has given back its port {more:?}", view.slot));
+        }
+    }
+    let is_dead = |slot| !own.iter().any(|(_, view)| view.slot == slot);
+    match known.ports.iter().find(|(slot, _)| is_dead(*slot)) {
+        Some((slot, port)) => Err(format!("{slot} is dead and has the port {port:?}")),
+        None => Ok(()),
+    }
+}
+
+fn check_domains(known: &ServerView, own: &Clients<'_>) -> Result<(), String> {
+    for (key, domain) in &known.domains {
+        let has = |view: &View| view.domains.contains_key(key);
+        let members: BTreeSet<_> = (own.iter().filter(|(_, view)| has(view)))
+            .map(|(_, view)| view.slot)
+            .collect();
+        let may_be = own
+            .iter()
+            .filter(|(member, view)| has(view) || member.gave_up);
+        let may_be: BTreeSet<_> = may_be.map(|(_, view)| view.slot).collect();
+        if !members.is_subset(&domain.members) || !domain.members.is_subset(&may_be) {
+            let theirs = &domain.members;
+            return Err(format!("{key:?} is shared by {theirs:?}, not {members:?}"));
+        }
+    }
+    let mut had = own.iter().flat_map(|(_, view)| view.domains.keys());
+    had.find(|key| !known.domains.contains_key(key))
+        .map_or(Ok(()), |lost| Err(format!("the broker has lost {lost:?}")))
+}

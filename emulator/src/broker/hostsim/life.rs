@@ -1,0 +1,164 @@
+//! The life of a simulated process: what it does with its client of the broker.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rocade_transport::cm::{CmRoute, ConnRecord, ConnRecordKind};
+use rocade_wire::mad::CommId;
+use rocade_wire::{CreditCode, Msn, Opcode, Pkey, Psn, Qpn};
+
+use super::super::{BrokerClient, BrokerError};
+use super::process::{self, Host, Outcome, address_of, domain, peer_address};
+use super::reasons::{PATIENCE, is_given_up};
+use super::step::Call;
+use crate::journal::{AckDestination, ConnectionJournal, PendingAck};
+use crate::link::{LocalAddr, socket};
+
+/// The acknowledgement of an RC queue pair.
+pub(super) const ACKNOWLEDGE: Opcode = Opcode::new(0x11);
+
+/// State of a process, beside its client.
+pub(super) struct Life {
+    number: u32,
+    host: Arc<Host>,
+    connections: Option<ConnectionJournal>,
+    /// The targets that it has open, by domain.
+    own_targets: Vec<(u8, Qpn)>,
+    /// A request was repeated or given up, so the broker may have done what it asked for.
+    gave_up: bool,
+}
+
+impl Life {
+    pub(super) fn new(number: u32, host: &Arc<Host>) -> Self {
+        Self {
+            number,
+            host: Arc::clone(host),
+            connections: None,
+            own_targets: Vec::new(),
+            gave_up: false,
+        }
+    }
+
+    /// Performs a call.
+    pub(super) fn perform(
+        &mut self,
+        client: &BrokerClient,
+        call: Call,
+    ) -> Result<Outcome, BrokerError> {
+        let began = self.host.now();
+        let result = self.try_perform(client, call);
+        let lasted = self.host.now().since(began);
+        self.gave_up |= lasted >= PATIENCE || result.as_ref().is_err_and(is_given_up);
+        result
+    }
+
+    fn try_perform(&mut self, client: &BrokerClient, call: Call) -> Result<Outcome, BrokerError> {
+        match call {
+            Call::Open(address) => self.open(client, address_of(address))?,
+            Call::NewTarget(name) => self.new_target(client, name)?,
+            Call::OpenTarget(name) => self.open_target(client, name)?,
+            Call::CloseTarget(name) => {
+                if let Some(at) = self.own_targets.iter().position(|(of, _)| *of == name) {
+                    let (_, qpn) = self.own_targets.remove(at);
+                    client.close_target(domain(name), qpn)?;
+                }
+            }
+            Call::Talk(address) => self.talk(client, address_of(address)),
+            Call::CloseDomain(name) => {
+                self.own_targets.retain(|(of, _)| *of != name);
+                return process::perform(client, call, &mut 0);
+            }
+            _ => return process::perform(client, call, &mut 0),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Opens an address. Its socket has to be empty, because packets before were for others.
+    fn open(&self, client: &BrokerClient, local: LocalAddr) -> Result<(), BrokerError> {
+        let is_new = !client.view().sockets.contains_key(&local);
+        let socket = client.socket_for(local)?;
+        let stale = is_new && !self.gave_up && socket::discard_received(socket.fd.as_fd()) > 0;
+        if stale {
+            let complaint = format!("{} gets a socket with packets of others", client.slot());
+            self.host.complaints.lock().push(complaint);
+        }
+        Ok(())
+    }
+
+    fn new_target(&mut self, client: &BrokerClient, name: u8) -> Result<(), BrokerError> {
+        if !client.view().domains.contains_key(&domain(name)) {
+            return Ok(());
+        }
+        let number = self.host.number() & 0xffff;
+        let qpn = Qpn::new(u32::from(client.slot().get()) << 16 | number);
+        let created = (domain(name), self.number);
+        self.host.targets.lock().insert(qpn.get(), created);
+        if client.new_target(domain(name), qpn)? {
+            self.own_targets.push((name, qpn));
+        }
+        Ok(())
+    }
+
+    /// Opens the newest target that another process has created, if it is still there.
+    fn open_target(&mut self, client: &BrokerClient, name: u8) -> Result<(), BrokerError> {
+        process::perform(client, Call::OpenDomain(name), &mut 0)?;
+        let targets = self.host.targets.lock().clone();
+        let of_others = targets.into_iter().filter(|(number, (key, _))| {
+            *key == domain(name) && !self.own_targets.contains(&(name, Qpn::new(*number)))
+        });
+        let newest = of_others.max_by_key(|(number, _)| number & 0xffff);
+        if let Some((number, _)) = newest
+            && client.open_target(domain(name), Qpn::new(number))?
+        {
+            self.own_targets.push((name, Qpn::new(number)));
+        }
+        Ok(())
+    }
+
+    /// Notes a connection to another host in the journals, and an acknowledgement that it is owed.
+    fn talk(&mut self, client: &BrokerClient, local: LocalAddr) {
+        let Some(journal) = client.journal() else {
+            return;
+        };
+        if !client.view().sockets.contains_key(&local) {
+            return;
+        }
+        let number = self.host.number();
+        let peer = peer_address().ip();
+        let destination = AckDestination {
+            local,
+            peer,
+            dest_qp: Qpn::new(number),
+            opcode: ACKNOWLEDGE,
+            pkey: Pkey::DEFAULT,
+            traffic_class: 0,
+        };
+        let Some(mut ack) = journal.allocate_slot(&destination) else {
+            return;
+        };
+        ack.record(PendingAck {
+            psn: Psn::new(number),
+            msn: Msn::new(1),
+            credits: CreditCode::INVALID,
+            migreq: true,
+        });
+        let record = ConnRecord {
+            route: CmRoute {
+                local: local.ip(),
+                remote: peer,
+            },
+            own_id: CommId::new(u32::from(client.slot().get()) << 24 | number),
+            peer_id: CommId::new(number),
+            peer_qpn: Qpn::new(number),
+            kind: ConnRecordKind::Established,
+        };
+        if self.connections.is_none() {
+            self.connections = ConnectionJournal::new(journal);
+        }
+        if let Some(connections) = &mut self.connections {
+            connections.write(record.own_id, Some(record));
+            self.host.acks.lock().push(ack);
+            self.host.talks.lock().insert(number, self.number);
+        }
+    }
+}
