@@ -171,8 +171,9 @@ impl DomainMemory {
         })
     }
 
-    /// Allocates a record for a new target, owned by `slot`. A record with its number is that of the
-    /// same request to an earlier broker, and is used again. Returns `None` if the domain is full.
+    /// Allocates a record for a new target, owned by `slot`. A record with its number is that of
+    /// the same request to an earlier broker, and is used again. Returns `None` if the domain is
+    /// full.
     pub(crate) fn add(self: &Arc<Self>, qpn: Qpn, slot: ProcessSlot) -> Option<TargetRecord> {
         let holds = |number: u64| {
             let mut directory = self.directory().iter();

@@ -1,4 +1,4 @@
-//! What a broker knows of its clients, compared with what they have.
+//! Comparison of what a broker knows of its clients with what they have.
 
 use std::collections::BTreeSet;
 
@@ -92,8 +92,8 @@ impl World {
     }
 }
 
-/// Checks the ports. A new broker waits for clients of another one for a short time only, so after a
-/// stop (`has_stopped`) another client may have got a port.
+/// Checks the ports. A new broker waits for clients of another one for a short time only, so after
+/// a stop (`has_stopped`) another client may have got a port.
 fn check_ports(known: &ServerView, own: &Clients<'_>, has_stopped: bool) -> Result<(), String> {
     for (member, view) in own {
         let of_it = known.ports.iter().filter(|(slot, _)| *slot == view.slot);

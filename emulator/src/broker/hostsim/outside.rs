@@ -1,4 +1,4 @@
-//! What is outside the clients: another host, its packets, and programs that are no clients.
+//! The outside of the clients: another host, its packets, and programs that are no clients.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;

@@ -348,8 +348,8 @@ impl World {
         }
     }
 
-    /// Returns true if something that is stopped now, or was disturbed since, may be the reason why a
-    /// call fails.
+    /// Returns true if something that is stopped now, or was disturbed since, may be the reason of
+    /// a failed call.
     pub(super) fn is_disturbed(&self, since: u64) -> bool {
         let mut members = self.members.iter().flatten();
         self.disturbances > since

@@ -75,7 +75,7 @@ impl Domain {
     ) -> (Response, Vec<TargetNotification>) {
         let gone = |is_gone| Response::Target { is_gone };
         if call == TargetCall::New {
-            // A client asks twice if it got no answer, and another one may have opened it meanwhile.
+            // A client asks twice if it got no answer. Another may have opened it meanwhile.
             let is_known = self.targets.contains_key(&qpn.get());
             let is_its_own = ProcessSlot::of(qpn) == slot;
             let record = (is_its_own && !is_known).then(|| self.memory.add(qpn, slot));
