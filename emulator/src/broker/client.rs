@@ -14,10 +14,11 @@ use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_transport::Time;
 use rocade_wire::Qpn;
 
-use super::faults::{FaultUpdate, RuleForClient, WhichRule};
 use super::machine::{Machine, ThisMachine};
 use super::paths::Paths;
-use super::protocol::{Ends, ProtocolError, Request, Response, TargetEvent};
+use super::protocol::{
+    Ends, FaultUpdate, ProtocolError, Request, Response, RuleForClient, TargetEvent, WhichRule,
+};
 use super::start::{self, ConnectStep, Connector};
 use super::sys::{self, HangupWatch};
 use super::{BrokerConfig, BrokerError, BrokerStatus};

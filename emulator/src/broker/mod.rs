@@ -71,15 +71,15 @@ pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
 pub use fault_reports::{
     FaultReports, MAX_ENDED_REPORTS, ProcessReport, ReportedState, fault_reports,
 };
-pub use faults::{
-    FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
-    faults,
-};
+pub use faults::{add_fault, clear_faults, faults};
 pub(crate) use link::BrokerLink;
 pub(crate) use protocol::TargetEvent;
 #[cfg(fuzzing)]
 pub use protocol::fuzz_messages;
-pub use protocol::{ProtocolError, RefusalCode, VERSION as PROTOCOL_VERSION};
+pub use protocol::{
+    FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, ProtocolError, RefusalCode,
+    RuleInProcess, VERSION as PROTOCOL_VERSION,
+};
 pub use server::serve;
 
 /// Status of a broker. `Display` prints it for people.

@@ -16,6 +16,7 @@
 #![deny(clippy::disallowed_methods)]
 
 mod codec;
+mod fault_rules;
 mod reports;
 mod xrc;
 
@@ -25,9 +26,6 @@ use std::error::Error;
 use rocade_wire::Qpn;
 
 use super::fault_reports::{ProcessReport, ReportPart, ReportedState};
-use super::faults::{
-    FaultUpdate, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
-};
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use crate::fdpass::MAX_FDS;
 use crate::gsi::services::{Binding, BoundTo, Conflict};
@@ -36,6 +34,8 @@ use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::ProcessSlot;
 
 use codec::{Reader, Writer};
+pub use fault_rules::{FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess};
+pub(super) use fault_rules::{FaultUpdate, RuleForClient, WhichRule};
 pub(crate) use xrc::TargetEvent;
 pub(super) use xrc::{DomainOpening, TargetCall};
 

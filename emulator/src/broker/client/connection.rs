@@ -8,10 +8,10 @@ use std::time::Duration;
 use rocade_transport::Time;
 use rocade_wire::Qpn;
 
-use super::super::faults::FaultUpdate;
 use super::super::machine::Machine;
 use super::super::protocol::{
-    Ends, MAX_LEN, ProtocolError, Request, Response, TargetEvent, VERSION, version_of, with_version,
+    Ends, FaultUpdate, MAX_LEN, ProtocolError, Request, Response, TargetEvent, VERSION, version_of,
+    with_version,
 };
 use super::super::sys::HangupWatch;
 use super::super::{BrokerError, RefusalCode};

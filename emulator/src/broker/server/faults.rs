@@ -3,10 +3,10 @@
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use super::super::faults::{
-    FaultUpdate, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
+use super::super::protocol::{
+    FaultUpdate, FaultyProcess, MAX_RULE_LEN, NumberedRule, RefusalCode, Response, RuleForClient,
+    RuleInProcess, WhichRule,
 };
-use super::super::protocol::{RefusalCode, Response};
 use super::super::sys;
 use super::error::RequestRefusal;
 use super::{Client, Server};
