@@ -27,6 +27,7 @@ mod error;
 mod fault_reports;
 mod faults;
 pub(super) mod files;
+mod handover;
 #[cfg(debug_assertions)]
 mod invariants;
 mod requests;

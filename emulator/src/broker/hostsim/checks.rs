@@ -116,13 +116,7 @@ impl World {
                 .filter(|(_, view)| view.sockets.contains_key(local))
                 .map(|(_, view)| view.slot)
                 .collect();
-            // A client that has given up its request does not know that it has the address.
-            let gave_up = own.iter().filter(|(member, _)| member.gave_up);
-            let may_use: BTreeSet<_> = gave_up
-                .map(|(_, view)| view.slot)
-                .chain(users.clone())
-                .collect();
-            if !users.is_subset(&group.users) || !group.users.is_subset(&may_use) {
+            if group.users != users {
                 return Err(format!("{local}: {:?} use it, not {users:?}", group.users));
             }
             if group.users.is_empty() {

@@ -71,7 +71,7 @@ impl World {
         for (member, view) in own {
             let (slot, is_opener) = (view.slot, target.openers.contains(&view.slot));
             let is_open = view.targets.contains(&id);
-            if is_open && !is_opener || is_opener && !is_open && !member.gave_up {
+            if is_open != is_opener {
                 return Err(format!(
                     "{id:?} is open in {slot}: {is_open}, not {is_opener}"
                 ));
@@ -95,7 +95,7 @@ impl World {
 /// Checks the ports. A new broker waits for clients of another one for a short time only, so after
 /// a stop (`has_stopped`) another client may have got a port.
 fn check_ports(known: &ServerView, own: &Clients<'_>, has_stopped: bool) -> Result<(), String> {
-    for (member, view) in own {
+    for (_, view) in own {
         let of_it = known.ports.iter().filter(|(slot, _)| *slot == view.slot);
         let theirs: Vec<_> = of_it.map(|(_, port)| *port).collect();
         let is_taken =
@@ -104,8 +104,7 @@ fn check_ports(known: &ServerView, own: &Clients<'_>, has_stopped: bool) -> Resu
         if let Some(lost) = view.ports.iter().find(is_lost) {
             return Err(format!("{} has lost its port {lost:?}", view.slot));
         }
-        let is_known = |port| view.ports.contains(port) || member.gave_up;
-        if let Some(more) = theirs.iter().find(|port| !is_known(port)) {
+        if let Some(more) = theirs.iter().find(|port| !view.ports.contains(port)) {
             return Err(format!("{} has given back its port {more:?}", view.slot));
         }
     }
@@ -122,11 +121,7 @@ fn check_domains(known: &ServerView, own: &Clients<'_>) -> Result<(), String> {
         let members: BTreeSet<_> = (own.iter().filter(|(_, view)| has(view)))
             .map(|(_, view)| view.slot)
             .collect();
-        let may_be = own
-            .iter()
-            .filter(|(member, view)| has(view) || member.gave_up);
-        let may_be: BTreeSet<_> = may_be.map(|(_, view)| view.slot).collect();
-        if !members.is_subset(&domain.members) || !domain.members.is_subset(&may_be) {
+        if domain.members != members {
             let theirs = &domain.members;
             return Err(format!("{key:?} is shared by {theirs:?}, not {members:?}"));
         }

@@ -9,7 +9,6 @@ use rocade_wire::{CreditCode, Msn, Opcode, Pkey, Psn, Qpn};
 
 use super::super::{BrokerClient, BrokerError};
 use super::process::{self, Host, Outcome, address_of, domain, peer_address};
-use super::reasons::{PATIENCE, is_given_up};
 use super::step::Call;
 use crate::journal::{AckDestination, ConnectionJournal, PendingAck};
 use crate::link::{LocalAddr, socket};
@@ -24,8 +23,6 @@ pub(super) struct Life {
     connections: Option<ConnectionJournal>,
     /// The targets that it has open, by domain.
     own_targets: Vec<(u8, Qpn)>,
-    /// A request was repeated or given up, so the broker may have done what it asked for.
-    gave_up: bool,
 }
 
 impl Life {
@@ -35,7 +32,6 @@ impl Life {
             host: Arc::clone(host),
             connections: None,
             own_targets: Vec::new(),
-            gave_up: false,
         }
     }
 
@@ -45,14 +41,6 @@ impl Life {
         client: &BrokerClient,
         call: Call,
     ) -> Result<Outcome, BrokerError> {
-        let began = self.host.now();
-        let result = self.try_perform(client, call);
-        let lasted = self.host.now().since(began);
-        self.gave_up |= lasted >= PATIENCE || result.as_ref().is_err_and(is_given_up);
-        result
-    }
-
-    fn try_perform(&mut self, client: &BrokerClient, call: Call) -> Result<Outcome, BrokerError> {
         match call {
             Call::Open(address) => self.open(client, address_of(address))?,
             Call::NewTarget(name) => self.new_target(client, name)?,
@@ -77,7 +65,7 @@ impl Life {
     fn open(&self, client: &BrokerClient, local: LocalAddr) -> Result<(), BrokerError> {
         let is_new = !client.view().sockets.contains_key(&local);
         let socket = client.socket_for(local)?;
-        let stale = is_new && !self.gave_up && socket::discard_received(socket.fd.as_fd()) > 0;
+        let stale = is_new && socket::discard_received(socket.fd.as_fd()) > 0;
         if stale {
             let complaint = format!("{} gets a socket with packets of others", client.slot());
             self.host.complaints.lock().push(complaint);

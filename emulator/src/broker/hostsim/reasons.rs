@@ -11,11 +11,6 @@ use super::world::World;
 /// Time for which a client waits for a broker that may be stopped.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns true if the broker may have done what the failed call asked for.
-pub(super) const fn is_given_up(error: &BrokerError) -> bool {
-    !matches!(error, BrokerError::Refused { .. })
-}
-
 /// Returns the time that a call lasts at least before it fails like this, or `None` if no call may.
 fn shortest(error: &BrokerError) -> Option<Duration> {
     match error {

@@ -20,7 +20,6 @@ use super::super::{BrokerConfig, start, sys};
 use super::Marks;
 use super::outside::Peer;
 use super::process::{Host, Outcome, Process, Report, Wait, outcome_of};
-use super::reasons::{PATIENCE, is_given_up};
 use super::step::{CLIENTS, Call, DIRS, Step};
 use crate::fdpass;
 
@@ -67,8 +66,6 @@ pub(super) struct Member {
     began: Time,
     /// Its last call. `None` while it connects.
     call: Option<Call>,
-    /// A request was repeated or given up, so the broker may have done what it asked for.
-    pub(super) gave_up: bool,
     pub(super) number: u32,
 }
 
@@ -259,7 +256,6 @@ impl World {
             disturbed: self.disturbances,
             began: self.now(),
             call: None,
-            gave_up: false,
             number,
         });
         self.note(client, report)
@@ -318,7 +314,6 @@ impl World {
         member.waits = None;
         let (dir, disturbed) = (member.dir, member.disturbed);
         let (lasted, call) = (now.since(member.began), member.call);
-        member.gave_up |= lasted >= PATIENCE || result.as_ref().is_err_and(is_given_up);
         let was_connected = member.view.as_ref().map(|view| view.is_connected);
         let is_connected = view.as_ref().is_some_and(|view| view.is_connected);
         let leased = (was_connected.is_none()).then(|| view.as_ref().map(|view| view.slot));

@@ -259,7 +259,7 @@ impl Server {
 
     /// Returns true while clients of an earlier broker may still hand over what they have.
     pub(super) fn awaits_clients(&self) -> bool {
-        let is_resuming = |client: &Client| client.is_resuming && !client.gone;
+        let is_resuming = |client: &Client| client.is_resuming() && !client.gone;
         self.now < self.recovery_deadline
             && (self.slots.has_awaited() || self.clients.iter().any(is_resuming))
     }
@@ -279,7 +279,7 @@ impl Server {
         let may_use = |slot| {
             let mut clients = self.clients.iter();
             self.slots.is_orphan(slot)
-                || clients.any(|client| client.slot == Some(slot) && client.is_resuming)
+                || clients.any(|client| client.slot == Some(slot) && client.is_resuming())
         };
         for group in self.groups.values_mut() {
             group.adopt_unused(may_use, |slot| needed.contains(&slot) && !has_process(slot));

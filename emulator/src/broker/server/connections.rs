@@ -18,6 +18,7 @@ use super::super::sys::{self, effective_uid};
 use super::ack_journal::RegisteredJournal;
 use super::error::{NO_DESCRIPTORS, means_no_descriptor};
 use super::faults::ClientFaults;
+use super::handover::Unclaimed;
 use super::{LOOK_AGAIN, Pending, Server};
 use crate::fdpass::{self, Peer};
 use crate::steering::ProcessSlot;
@@ -50,8 +51,9 @@ pub(super) struct Client {
     pub(super) pending: Option<Pending>,
     /// An unanswered request that another client may have a better right to.
     pub(super) deferred: Option<Request>,
-    /// The client of an earlier broker has not handed over everything yet.
-    pub(super) is_resuming: bool,
+    /// Resources of the slot that a client that resumes has not handed over yet. `None` for a client
+    /// that has said that it has handed over everything, or that is new.
+    pub(super) unclaimed: Option<Unclaimed>,
     /// The client's fault rules.
     pub(super) faults: ClientFaults,
     /// The protocol version of the client's requests.
@@ -76,7 +78,7 @@ impl Client {
             report_number: 0,
             pending: None,
             deferred: None,
-            is_resuming: false,
+            unclaimed: None,
             faults: ClientFaults::default(),
             version: VERSION,
             gone: false,
@@ -93,6 +95,11 @@ impl Client {
             entry.events = 0;
         }
         entry
+    }
+
+    /// Returns true if the client resumes its slot and has not handed over everything yet.
+    pub(super) const fn is_resuming(&self) -> bool {
+        self.unclaimed.is_some()
     }
 
     pub(super) const fn is_stuck(&self) -> bool {

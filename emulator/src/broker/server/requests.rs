@@ -148,12 +148,14 @@ impl Server {
                 if let Some(group) = self.groups.get_mut(&local) {
                     group.resume(slot);
                 }
+                if let Some(unclaimed) = &mut self.clients[index].unclaimed {
+                    unclaimed.claim_address(local);
+                }
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
             Request::Resumed => {
-                client.is_resuming = false;
-                client.send(&Response::Accepted, &[]);
+                self.end_handover(index, slot);
                 Ok(())
             }
             _ if client.deferred.is_some() => Err(RequestRefusal::malformed(
@@ -161,12 +163,15 @@ impl Server {
             )),
             // Otherwise a new client could get what a resuming one has.
             request @ (Request::Bind { .. } | Request::OpenDomain(_))
-                if !self.clients[index].is_resuming && self.awaits_clients() =>
+                if !self.clients[index].is_resuming() && self.awaits_clients() =>
             {
                 self.clients[index].deferred = Some(request);
                 Ok(())
             }
-            request => self.answer_client(index, slot, request, fds),
+            request => {
+                self.claim(index, slot, &request);
+                self.answer_client(index, slot, request, fds)
+            }
         }
     }
 
@@ -218,10 +223,7 @@ impl Server {
                 }
             }
             Request::Release(binding) => {
-                self.services.release(slot, binding);
-                if binding.listens {
-                    self.released_ports.remember(binding.service, self.now);
-                }
+                self.release_port(slot, binding);
                 Response::Accepted
             }
             Request::ShmLink(ends) => {
@@ -329,9 +331,10 @@ impl Server {
             earlier.slot = None;
             earlier.gone = true;
         }
+        let unclaimed = self.unclaimed(slot);
         let client = &mut self.clients[index];
         client.slot = Some(slot);
-        client.is_resuming = true;
+        client.unclaimed = Some(unclaimed);
         tracing::info!(pid = client.peer.pid, %slot, "client resumed");
         client.send(
             &Response::Leased {
@@ -357,6 +360,14 @@ impl Server {
             || Response::PortTaken(self.services.conflict(&binding)),
             Response::Bound,
         )
+    }
+
+    /// Releases a port. Requests to a listener's port wait for a short time for another one.
+    pub(super) fn release_port(&mut self, slot: ProcessSlot, binding: Binding) {
+        self.services.release(slot, binding);
+        if binding.listens {
+            self.released_ports.remember(binding.service, self.now);
+        }
     }
 
     fn status(&mut self) -> BrokerStatus {

@@ -4,14 +4,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rocade_transport::Time;
+use rocade_wire::Qpn;
+use rocade_wire::mad::ServiceId;
 use tempfile::TempDir;
 
 use super::super::paths::Paths;
-use super::super::protocol::{MAX_LEN, Request, Response};
+use super::super::protocol::{DomainOpening, MAX_LEN, Request, Response, TargetCall};
 use super::super::{BrokerConfig, start as client_start};
 use super::start::{Step, Takeover};
-use super::{FIRST_CLIENT, Server};
+use super::{FIRST_CLIENT, LOOK_AGAIN, Server};
 use crate::fdpass;
+use crate::gsi::services::{Binding, BoundTo};
+use crate::journal::DomainKey;
+use crate::steering::ProcessSlot;
 
 const START: Time = Time::from_ns(1);
 
@@ -84,26 +89,58 @@ impl Stepped {
 
     /// Connects a client and leases it a slot.
     fn client(&mut self) -> OwnedFd {
+        self.greet(None).0
+    }
+
+    /// Connects a client that has a slot and its lock, or none. Returns the connection, the slot,
+    /// and the lock of a new one.
+    fn greet(
+        &mut self,
+        resume: Option<(ProcessSlot, &OwnedFd)>,
+    ) -> (OwnedFd, ProcessSlot, Option<OwnedFd>) {
         let connection = self.connect();
         let hello = Request::Hello {
-            resume: None,
+            resume: resume.map(|(slot, _)| slot),
             name: "test".to_owned(),
             faults: Vec::new(),
         };
-        let answer = self.ask(&connection, &hello);
+        let proof: Vec<_> = resume.iter().map(|(_, lock)| lock.as_fd()).collect();
+        fdpass::send(connection.as_fd(), &hello.encode(), &proof).expect("it is connected");
+        self.turn();
+        let (answer, fds) = message(&connection).expect("an answer");
+        let Response::Leased { slot, .. } = answer else {
+            panic!("{answer:?}");
+        };
+        let update = response(&connection);
         assert!(
-            matches!(answer, Some(Response::Leased { .. })),
-            "{answer:?}"
+            matches!(update, Some(Response::FaultUpdate(_)) | None),
+            "{update:?}"
         );
-        connection
+        (connection, slot, fds.into_iter().next())
     }
 }
 
 /// The next message of the broker, if there is one.
 fn response(connection: &OwnedFd) -> Option<Response> {
+    message(connection).map(|(response, _)| response)
+}
+
+/// The next message of the broker, if there is one, and its descriptors.
+fn message(connection: &OwnedFd) -> Option<(Response, Vec<OwnedFd>)> {
     let mut bytes = vec![0; MAX_LEN];
     let (len, fds) = fdpass::receive(connection.as_fd(), &mut bytes).ok()?;
-    Response::decode(&bytes[..len], fds.len()).ok()
+    let response = Response::decode(&bytes[..len], fds.len()).ok()?;
+    Some((response, fds))
+}
+
+/// A port at all addresses.
+fn port(number: u64, reuse: bool) -> Binding {
+    Binding {
+        service: ServiceId::new(0x0106_0000 + number),
+        to: BoundTo::Any,
+        reuse,
+        listens: false,
+    }
 }
 
 #[test]
@@ -187,4 +224,92 @@ fn a_successor_starts_when_its_predecessor_has_ended() {
     drop(broker.server);
     let step = takeover.step(START.plus(Duration::from_secs(1)));
     assert!(matches!(step, Ok(Step::Listening(_))));
+}
+
+/// A client that gave up its requests does not know that the broker has performed them. The broker
+/// drops what the client does not hand over when it comes back.
+#[test]
+fn a_resuming_client_has_what_it_hands_over() {
+    let mut broker = Stepped::new();
+    let (first, slot, lock) = broker.greet(None);
+    let lock = lock.expect("a lock file");
+    let (kept, lost) = (port(7471, false), port(7472, false));
+    let key = |inode| DomainKey {
+        guid: 1,
+        device: 1,
+        inode,
+    };
+    let bind = |binding| Request::Bind {
+        binding,
+        any_port: false,
+    };
+    let open = |id| {
+        Request::OpenDomain(DomainOpening {
+            key: key(id),
+            create: true,
+            exclusive: false,
+            resumes: false,
+        })
+    };
+    for binding in [kept, lost] {
+        let answer = broker.ask(&first, &bind(binding));
+        assert_eq!(answer, Some(Response::Bound(binding)));
+    }
+    for id in [1, 2] {
+        assert_eq!(broker.ask(&first, &open(id)), Some(Response::Domain));
+    }
+    let target = |number| Qpn::new(u32::from(slot.get()) << 16 | number);
+    let call = |number, call| Request::Target(key(1), target(number), call);
+    for number in [1, 2] {
+        let answer = broker.ask(&first, &call(number, TargetCall::New));
+        assert_eq!(answer, Some(Response::Target { is_gone: false }));
+    }
+
+    let (second, _, _) = broker.greet(Some((slot, &lock)));
+    assert_eq!(
+        broker.ask(&second, &bind(kept)),
+        Some(Response::Bound(kept))
+    );
+    assert_eq!(broker.ask(&second, &open(1)), Some(Response::Domain));
+    let answer = broker.ask(&second, &call(1, TargetCall::Open));
+    assert_eq!(answer, Some(Response::Target { is_gone: false }));
+    let other = broker.client();
+    let answer = broker.ask(&other, &bind(lost));
+    assert!(answer.is_none(), "it waits for the end of the handover");
+    assert_eq!(
+        broker.ask(&second, &Request::Resumed),
+        Some(Response::Accepted)
+    );
+    broker.run_for(LOOK_AGAIN);
+    assert_eq!(response(&other), Some(Response::Bound(lost)));
+    let view = broker.server.view();
+    assert_eq!(view.ports.iter().filter(|(of, _)| *of == slot).count(), 1);
+    let domains: Vec<_> = view.domains.keys().copied().collect();
+    assert_eq!(domains, [key(1)]);
+    let targets: Vec<_> = view.domains[&key(1)].targets.keys().copied().collect();
+    assert_eq!(targets, [target(1)]);
+    let answer = broker.ask(&second, &call(2, TargetCall::New));
+    assert_eq!(answer, Some(Response::Target { is_gone: false }), "again");
+}
+
+/// A port that can be shared is handed over to the broker that has it, and is there once: else
+/// another binding of it would keep the client from listening.
+#[test]
+fn a_port_that_is_handed_over_again_has_one_binding() {
+    let mut broker = Stepped::new();
+    let (first, slot, lock) = broker.greet(None);
+    let lock = lock.expect("a lock file");
+    let binding = port(7471, true);
+    let bind = Request::Bind {
+        binding,
+        any_port: false,
+    };
+    assert_eq!(broker.ask(&first, &bind), Some(Response::Bound(binding)));
+    let (second, _, _) = broker.greet(Some((slot, &lock)));
+    for request in [bind, Request::Resumed, Request::Listen(binding)] {
+        let answer = broker.ask(&second, &request);
+        let is_accepted = matches!(answer, Some(Response::Bound(_) | Response::Accepted));
+        assert!(is_accepted, "{request:?}: {answer:?}");
+    }
+    assert_eq!(broker.server.view().ports.len(), 1);
 }

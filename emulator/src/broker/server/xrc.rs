@@ -26,7 +26,7 @@ const XRC: u8 = 0xa0;
 const SRQ_SLOT_AT: usize = 13;
 
 /// An unsolicited message to a client.
-type TargetNotification = (ProcessSlot, Qpn, TargetEvent);
+pub(super) type TargetNotification = (ProcessSlot, Qpn, TargetEvent);
 
 #[derive(Default)]
 pub(super) struct Domains {
@@ -217,6 +217,34 @@ impl Domains {
             .collect()
     }
 
+    /// Returns the domains that a process has opened.
+    pub(super) fn of_member(&self, slot: ProcessSlot) -> impl Iterator<Item = DomainKey> {
+        let all = self.all.iter();
+        all.filter(move |(_, domain)| domain.members.contains(&slot))
+            .map(|(key, _)| *key)
+    }
+
+    /// Returns the targets that a process has opened.
+    pub(super) fn opened_by(&self, slot: ProcessSlot) -> impl Iterator<Item = (DomainKey, Qpn)> {
+        self.all.iter().flat_map(move |(key, domain)| {
+            let targets = domain.targets.iter();
+            let opened = targets.filter(move |(_, target)| target.openers.contains(&slot));
+            opened.map(|(number, _)| (*key, Qpn::new(*number)))
+        })
+    }
+
+    /// Removes a process from a domain.
+    pub(super) fn leave(&mut self, slot: ProcessSlot, key: &DomainKey) -> Vec<TargetNotification> {
+        let mut notifications = Vec::new();
+        if let Some(domain) = self.all.get_mut(key) {
+            domain.leave(slot, &mut notifications);
+            if domain.members.is_empty() {
+                self.all.remove(key);
+            }
+        }
+        notifications
+    }
+
     /// Removes a process from all domains.
     pub(super) fn leave_all(&mut self, slot: ProcessSlot) -> Vec<TargetNotification> {
         let mut notifications = Vec::new();
@@ -295,13 +323,7 @@ impl Server {
     }
 
     pub(super) fn close_domain(&mut self, index: usize, slot: ProcessSlot, key: &DomainKey) {
-        let mut notifications = Vec::new();
-        if let Some(domain) = self.domains.all.get_mut(key) {
-            domain.leave(slot, &mut notifications);
-            if domain.members.is_empty() {
-                self.domains.all.remove(key);
-            }
-        }
+        let notifications = self.domains.leave(slot, key);
         self.clients[index].send(&Response::Accepted, &[]);
         self.notify(notifications);
     }
@@ -314,16 +336,27 @@ impl Server {
         qpn: Qpn,
         call: TargetCall,
     ) {
+        let (answer, notifications) = self.domain_call(slot, key, qpn, call);
+        self.clients[index].send(&answer, &[]);
+        self.notify(notifications);
+    }
+
+    /// Performs an operation of a client on a target. Returns the answer, and what others learn.
+    pub(super) fn domain_call(
+        &mut self,
+        slot: ProcessSlot,
+        key: &DomainKey,
+        qpn: Qpn,
+        call: TargetCall,
+    ) -> (Response, Vec<TargetNotification>) {
         let clients = &self.clients;
         let is_alive = |slot| clients.iter().any(|client| client.slot == Some(slot));
         let domain = self.domains.all.get_mut(key);
         let domain = domain.filter(|domain| domain.members.contains(&slot));
-        let (answer, notifications) = domain.map_or_else(
+        domain.map_or_else(
             || (Response::NoTarget, Vec::new()),
             |domain| domain.call(slot, qpn, call, is_alive),
-        );
-        self.clients[index].send(&answer, &[]);
-        self.notify(notifications);
+        )
     }
 
     /// Sends target events to clients. A client that does not read finds the state in the domain's
