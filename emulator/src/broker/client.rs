@@ -278,7 +278,7 @@ impl BrokerClient {
             config: config.clone(),
             paths,
             slot,
-            pid: std::process::id(),
+            pid: machine.process().own_pid(),
             machine,
             watch,
             state: Mutex::new(state),
@@ -513,7 +513,7 @@ impl BrokerClient {
     }
 
     fn check_process(&self) -> Result<(), BrokerError> {
-        if self.pid == std::process::id() {
+        if self.pid == self.machine.process().own_pid() {
             Ok(())
         } else {
             Err(BrokerError::Forked)
@@ -687,11 +687,12 @@ pub struct StopOutcome {
 pub fn stop(config: &BrokerConfig) -> Result<StopOutcome, BrokerError> {
     let paths = Paths::new(config);
     let machine = ThisMachine::shared();
-    let mut connection = Connection::new(start::connect(&paths)?, &machine);
+    let mut connection = Connection::new(start::connect(&paths, machine.process())?, &machine);
     match connection.stop()? {
         Stop::Outcome(outcome) => Ok(outcome),
         Stop::OtherVersion(version) => {
-            let mut connection = Connection::new(start::connect(&paths)?, &machine);
+            let mut connection =
+                Connection::new(start::connect(&paths, machine.process())?, &machine);
             match connection.stop_as(version)? {
                 Stop::Outcome(outcome) => Ok(outcome),
                 Stop::OtherVersion(_) => Err(ProtocolError::Version(version).into()),
@@ -736,7 +737,10 @@ pub(super) fn ask_running(
     let machine = ThisMachine::shared();
     let begin = machine.now();
     loop {
-        let mut connection = Connection::new(start::connect(&Paths::new(config))?, &machine);
+        let mut connection = Connection::new(
+            start::connect(&Paths::new(config), machine.process())?,
+            &machine,
+        );
         match connection.ask(request, &[], ANSWER_TIMEOUT) {
             // A broker that was stopped lets others connect until it has ended.
             Err(BrokerError::Lost) if machine.now().since(begin) < STOPPED_TIMEOUT => {

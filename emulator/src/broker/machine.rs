@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rocade_transport::Time;
 
+use super::identity::{Identity, ThisProcess};
 use super::{BrokerError, sys};
 use crate::clock::Clock;
 
@@ -33,8 +34,8 @@ pub(super) trait Machine: Debug + Send + Sync {
     /// As [`sleep`](Self::sleep), or the error of the system call.
     fn until_readable(&self, fd: BorrowedFd<'_>, time: Duration) -> Result<(), BrokerError>;
 
-    /// Returns true if the process was stopped by a signal.
-    fn is_stopped(&self, pid: u32) -> bool;
+    /// Returns the client's process.
+    fn process(&self) -> &dyn Identity;
 
     /// Starts a broker, as [`sys::spawn_detached`].
     fn start_broker(
@@ -72,8 +73,8 @@ impl Machine for ThisMachine {
             .map_err(BrokerError::failure("failed to wait for the broker (poll)"))
     }
 
-    fn is_stopped(&self, pid: u32) -> bool {
-        sys::is_stopped(pid)
+    fn process(&self) -> &dyn Identity {
+        &ThisProcess
     }
 
     fn start_broker(

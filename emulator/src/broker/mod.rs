@@ -51,6 +51,7 @@ mod group;
 mod gsi;
 #[cfg(all(test, not(loom)))]
 mod hostsim;
+mod identity;
 mod link;
 mod machine;
 mod paths;

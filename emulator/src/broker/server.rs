@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rocade_transport::Time;
 
 use super::group::Group;
 use super::gsi::RecentlyReleasedPorts;
+use super::identity::{Identity, ThisProcess};
 use super::paths::Paths;
 use super::slots::SlotTable;
 use super::{BrokerConfig, BrokerError, sys};
@@ -62,8 +64,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub fn serve(config: &BrokerConfig) -> Result<(), BrokerError> {
     let clock = Clock::new();
     let limits_too_low = prepare_process();
-    let files = start::take_over(config, &clock)?;
-    let mut server = Server::new(config, files, limits_too_low, clock.now());
+    let process: Arc<dyn Identity> = Arc::new(ThisProcess);
+    let files = start::take_over(config, &clock, &process)?;
+    let mut server = Server::new(config, files, limits_too_low, clock.now(), process);
     let result = server.run(&clock);
     server.end();
     result
@@ -115,6 +118,8 @@ struct Pending {
 }
 
 pub(super) struct Server {
+    /// The broker's process.
+    process: Arc<dyn Identity>,
     config: BrokerConfig,
     paths: Paths,
     files: Files,
@@ -155,12 +160,14 @@ impl Server {
         files: Files,
         limits_too_low: bool,
         now: Time,
+        process: Arc<dyn Identity>,
     ) -> Self {
         let paths = Paths::new(config);
         // Before any answer: the locks held now belong to clients of another broker.
         let slots = SlotTable::new(paths.clone());
         tracing::info!(dir = %paths.dir().display(), "broker started");
         Self {
+            process,
             config: config.clone(),
             paths,
             files,
@@ -272,12 +279,23 @@ impl Server {
     /// Handles the input and what is due, without waiting. Returns the time of the next turn if no
     /// input comes before, or `None` if the broker has to end.
     pub(super) fn turn(&mut self, now: Time, input: &Input) -> Option<Time> {
+        self.extend_recovery(now);
         self.now = now;
         self.handle(input);
         self.tick();
         #[cfg(debug_assertions)]
         self.check_invariants();
         self.next_turn()
+    }
+
+    /// Extends the wait for clients of an earlier broker by the time in which this broker got no
+    /// CPU time, or was stopped: the clients could not hand over anything then.
+    fn extend_recovery(&mut self, now: Time) {
+        if self.now < self.recovery_deadline
+            && let Some(due) = self.next_turn().filter(|due| *due < now)
+        {
+            self.recovery_deadline = self.recovery_deadline.plus(now.since(due));
+        }
     }
 
     fn handle(&mut self, input: &Input) {
@@ -314,7 +332,7 @@ impl Server {
     /// Receives from the broker's sockets, and answers queries for the owner of an address.
     fn service_groups(&mut self) {
         let owner_info = OwnerInfo {
-            pid: std::process::id(),
+            pid: self.process.own_pid(),
             dir: self.paths.dir().to_owned(),
         };
         let now = self.now;

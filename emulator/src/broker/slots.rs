@@ -157,18 +157,12 @@ impl SlotTable {
     }
 
     /// Notes that a client is gone. Returns true if its slot is free. Otherwise the slot is checked
-    /// until it is.
-    pub(super) fn disconnected(&mut self, slot: ProcessSlot) -> bool {
+    /// until it is. `awaited` is true for a client that has not handed over everything yet.
+    pub(super) fn disconnected(&mut self, slot: ProcessSlot, awaited: bool) -> bool {
         match open_lock(&self.paths.slot_lock(slot)) {
             Ok(file) if sys::try_lock(file.as_fd()).unwrap_or(false) => true,
             Ok(file) => {
-                self.orphans.insert(
-                    slot,
-                    Orphan {
-                        file,
-                        awaited: false,
-                    },
-                );
+                self.orphans.insert(slot, Orphan { file, awaited });
                 self.interval = FIRST_CHECK;
                 false
             }
@@ -263,11 +257,11 @@ mod tests {
         let (two, lock_two) = lease(&mut table);
         assert_eq!((one, two), (ProcessSlot::new(1), ProcessSlot::new(2)));
         drop(lock_one);
-        assert!(table.disconnected(one));
+        assert!(table.disconnected(one, false));
         assert_eq!(lease(&mut table).0, one);
 
         // The client of slot 2 is gone, but another process still holds its lock.
-        assert!(!table.disconnected(two));
+        assert!(!table.disconnected(two, false));
         assert!(!table.has_awaited());
         assert_eq!(table.check_orphans(), []);
         let orphan = SlotStatus {
@@ -350,7 +344,7 @@ mod tests {
         assert_eq!(new.orphans().collect::<Vec<_>>(), []);
         assert!(!new.has_awaited() && new.check_interval().is_none());
         // The connection breaks, and the client resumes with the new file.
-        assert!(!new.disconnected(one));
+        assert!(!new.disconnected(one, false));
         assert_eq!(new.orphans().count(), 1);
         let resumed = new.resume(one, lock.into(), 1, "a").unwrap();
         assert!(matches!(resumed, Resumed::Locked), "{resumed:?}");
@@ -364,7 +358,7 @@ mod tests {
         let mut table = SlotTable::new(paths(&dir));
         let lease = |table: &mut SlotTable| table.lease(|_| false, 1, "a").unwrap().unwrap();
         let (one, _lock) = lease(&mut table);
-        assert!(!table.disconnected(one));
+        assert!(!table.disconnected(one, false));
         std::fs::remove_file(paths(&dir).slot_lock(one)).unwrap();
         assert_ne!(lease(&mut table).0, one);
     }

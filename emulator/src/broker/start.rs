@@ -16,11 +16,11 @@ use std::time::Duration;
 use rocade_transport::Time;
 use socket2::{Domain, SockAddr, Type};
 
+use super::identity::Identity;
 use super::machine::Machine;
 use super::paths::{Paths, open_lock, open_own};
 use super::{BrokerConfig, BrokerError, sys};
 use crate::config::{self, LogFilter};
-use crate::fdpass;
 use crate::notice::{self, Notice};
 
 /// Most attempts to start a broker that ends at once. They count ends, so that a slow start is no
@@ -44,10 +44,10 @@ const LOG_TAIL: usize = 1000;
 ///
 /// # Errors
 /// [`BrokerError::NotRunning`] if there is none.
-pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
+pub(super) fn connect(paths: &Paths, process: &dyn Identity) -> Result<OwnedFd, BrokerError> {
     let path = paths.socket();
     let address = SockAddr::unix(&path).map_err(|_| paths.too_long())?;
-    match connect_to(&address) {
+    match connect_to(&address, process) {
         Err(BrokerError::NotRunning) => {}
         Err(BrokerError::System { source, .. })
             if matches!(
@@ -59,7 +59,7 @@ pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
         }
         connected => return connected,
     }
-    match connect_abstract(paths) {
+    match connect_abstract(paths, process) {
         // A broker of another user does not matter here.
         Err(BrokerError::ForeignBroker { .. }) => Err(BrokerError::NotRunning),
         connected => connected,
@@ -68,17 +68,23 @@ pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
 
 /// Connects by the abstract name. This finds a broker whose files were deleted, or that uses
 /// another default directory.
-pub(super) fn connect_abstract(paths: &Paths) -> Result<OwnedFd, BrokerError> {
+pub(super) fn connect_abstract(
+    paths: &Paths,
+    process: &dyn Identity,
+) -> Result<OwnedFd, BrokerError> {
     let name = paths.abstract_name();
     let address = SockAddr::unix(OsStr::from_bytes(&name))
         .map_err(BrokerError::failure("failed to connect to the broker"))?;
-    connect_to(&address)
+    connect_to(&address, process)
 }
 
-fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
+fn connect_to(address: &SockAddr, process: &dyn Identity) -> Result<OwnedFd, BrokerError> {
     let kind = Type::SEQPACKET.nonblocking().cloexec();
     let socket = crate::sys::socket(Domain::UNIX, kind, None)
         .map_err(BrokerError::failure("failed to create a unix socket"))?;
+    process
+        .prepare(socket.as_fd())
+        .map_err(BrokerError::failure("failed to prepare a unix socket"))?;
     socket
         .connect(address)
         .map_err(|source| match source.kind() {
@@ -92,7 +98,7 @@ fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
                 source,
             },
         })?;
-    let peer = fdpass::peer(socket.as_fd()).map_err(BrokerError::failure(
+    let peer = process.peer(socket.as_fd()).map_err(BrokerError::failure(
         "failed to query the listening process",
     ))?;
     if peer.uid != sys::effective_uid() {
@@ -238,7 +244,7 @@ impl Connector {
     }
 
     fn try_connect(&self) -> Result<Option<OwnedFd>, BrokerError> {
-        match connect(&self.paths) {
+        match connect(&self.paths, self.machine.process()) {
             Ok(connection) => Ok(Some(connection)),
             Err(BrokerError::NotRunning) => Ok(None),
             Err(error) => Err(error),
@@ -427,6 +433,7 @@ fn is_program(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::identity::ThisProcess;
     use super::super::machine::ThisMachine;
     use super::*;
 
@@ -523,7 +530,7 @@ mod tests {
         let dir = Path::new("/").join("x".repeat(most - 1));
         let config = config(&dir, &["/bin/true"]);
         assert!(SockAddr::unix(Paths::new(&config).socket()).is_ok());
-        let error = connect(&Paths::new(&config)).unwrap_err();
+        let error = connect(&Paths::new(&config), &ThisProcess).unwrap_err();
         assert!(matches!(error, BrokerError::NotRunning), "{error}");
     }
 

@@ -11,6 +11,7 @@ use rocade_wire::mad::{CmMessage, CommId, Mad, ServiceId, SidrReq, TransactionId
 use rocade_wire::{Pkey, Psn, Qpn};
 use tempfile::TempDir;
 
+use super::identity::ThisProcess;
 use super::paths::Paths;
 use super::protocol::{MAX_LEN, Request, Response};
 use super::*;
@@ -200,7 +201,7 @@ fn greet(
     config: &BrokerConfig,
     resume: Option<(ProcessSlot, BorrowedFd<'_>)>,
 ) -> (OwnedFd, ProcessSlot, Option<OwnedFd>) {
-    let connection = start::connect(&Paths::new(config)).unwrap();
+    let connection = start::connect(&Paths::new(config), &ThisProcess).unwrap();
     let request = Request::Hello {
         resume: resume.map(|(slot, _)| slot),
         name: "resumes".to_owned(),

@@ -187,7 +187,8 @@ impl Connection {
 
     /// Returns the process ID of the broker. 0 where it is invisible to this process.
     fn broker_pid(&self) -> u32 {
-        fdpass::peer(self.fd()).map_or(0, |peer| peer.pid)
+        let peer = self.machine.process().peer(self.fd());
+        peer.map_or(0, |peer| peer.pid)
     }
 
     /// Tells the broker to stop.
@@ -355,7 +356,7 @@ impl AnswerWait {
         let machine = &connection.machine;
         let now = machine.now();
         if now >= self.next_look {
-            if now >= self.limit || machine.is_stopped(connection.broker_pid()) {
+            if now >= self.limit || machine.process().is_stopped(connection.broker_pid()) {
                 return Err(connection.silent());
             }
             self.next_look = self.limit.min(now.plus(LOOK_WHETHER_STOPPED));

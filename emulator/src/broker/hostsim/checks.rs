@@ -50,6 +50,13 @@ impl World {
                 }
             }
         }
+        let children = self.children.iter();
+        let kept = children.filter_map(|child| Some((child.dir, child.view.as_ref()?.slot)));
+        for (dir, slot) in kept {
+            if !slots.insert((dir, slot)) {
+                return Err(format!("a child of its last process still has {slot}"));
+            }
+        }
         if is_shared {
             self.note_shared();
         }

@@ -20,8 +20,10 @@ use crate::inherited::stay_on_one_cpu;
 use crate::random::Random;
 
 mod checks;
+mod children;
 mod fidelity;
 mod handover;
+mod identity;
 mod knowledge;
 mod life;
 mod outside;

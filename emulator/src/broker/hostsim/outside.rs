@@ -11,6 +11,7 @@ use rocade_wire::mad::CmMessage;
 use super::super::gsi::message_of;
 use super::super::paths::{Paths, open_lock};
 use super::super::{start, sys};
+use super::identity::SimulatedProcess;
 use super::life::ACKNOWLEDGE;
 use super::process::{address_of, peer_address};
 use super::world::{Member, World};
@@ -75,7 +76,8 @@ impl Peer {
 
 impl World {
     pub(super) fn be_silent(&mut self, dir: u8) {
-        if let Ok(connection) = start::connect(&Paths::new(&self.config(dir))) {
+        let process = SimulatedProcess::new(&self.host, dir);
+        if let Ok(connection) = start::connect(&Paths::new(&self.config(dir)), &process) {
             self.mark("a program connects and is silent");
             self.strangers.push(connection);
         }
@@ -138,7 +140,7 @@ impl World {
             let of_it = talks
                 .iter()
                 .filter(|(_, process)| **process == member.number);
-            let expected = of_it.map(|(number, _)| (*number, broker.number));
+            let expected = of_it.map(|(number, _)| (*number, broker.number()));
             self.farewells.extend(expected);
         }
     }
@@ -147,7 +149,7 @@ impl World {
     pub(super) fn check_farewells(&mut self) -> Result<(), String> {
         self.peer.receive();
         for (number, broker) in std::mem::take(&mut self.farewells) {
-            if !self.brokers.iter().any(|one| one.number == broker) {
+            if !self.brokers.iter().any(|one| one.number() == broker) {
                 continue;
             }
             self.mark("the peer of a killed process is told");

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,9 +16,11 @@ use rocade_wire::Qpn;
 use rocade_wire::mad::ServiceId;
 
 use super::super::client::view::View;
+use super::super::identity::Identity;
 use super::super::machine::Machine;
 use super::super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
 use super::handover::{Receiver, Sender, channel};
+use super::identity::{Processes, SimulatedProcess};
 use super::life::Life;
 use super::step::{ADDRESSES, Call, NAMES};
 use crate::gsi::services::{Binding, BoundTo, Conflict};
@@ -35,7 +37,7 @@ pub(super) struct Host {
     pub(super) now_ns: AtomicU64,
     /// Brokers that clients have started: the ends of their liveness sockets, and the directory.
     pub(super) started: Mutex<Vec<(OwnedFd, u8)>>,
-    pub(super) has_stopped_broker: AtomicBool,
+    pub(super) processes: Mutex<Processes>,
     /// Numbers given to processes, brokers, connections and targets so far.
     given: AtomicU32,
     /// The processes that have created the targets, by number.
@@ -93,7 +95,7 @@ pub(super) struct Wait {
 #[derive(Debug)]
 struct SimulatedMachine {
     host: Arc<Host>,
-    dir: u8,
+    process: SimulatedProcess,
     line: Arc<Line>,
 }
 
@@ -135,13 +137,16 @@ impl Machine for SimulatedMachine {
         self.wait(Some(fd.as_raw_fd()), time)
     }
 
-    fn is_stopped(&self, _: u32) -> bool {
-        self.host.has_stopped_broker.load(Ordering::Relaxed)
+    fn process(&self) -> &dyn Identity {
+        &self.process
     }
 
     fn start_broker(&self, _: &[CString], _: &[CString], _: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         let (own, theirs) = std::os::unix::net::UnixStream::pair()?;
-        self.host.started.lock().push((theirs.into(), self.dir));
+        self.host
+            .started
+            .lock()
+            .push((theirs.into(), self.process.dir));
         Ok(own.into())
     }
 }
@@ -157,8 +162,7 @@ impl Process {
     /// Starts a process that connects to the broker. Returns its first report.
     pub(super) fn start(
         host: &Arc<Host>,
-        number: u32,
-        dir: u8,
+        process: SimulatedProcess,
         config: BrokerConfig,
     ) -> (Self, Report) {
         let (orders, received) = channel();
@@ -169,10 +173,10 @@ impl Process {
         });
         let machine = SimulatedMachine {
             host: Arc::clone(host),
-            dir,
+            process,
             line: Arc::clone(&line),
         };
-        let life = Life::new(number, host);
+        let life = Life::new(machine.process.number, host);
         let thread = thread::spawn(move || live(machine, life, &config, &line));
         let process = Self {
             orders: Some(orders),

@@ -41,6 +41,12 @@ pub(super) enum Step {
     Kill {
         client: u8,
     },
+    /// A process ends, and a child of it keeps all of its descriptors.
+    EndWithChild {
+        client: u8,
+    },
+    /// The children of processes that have ended end as well.
+    EndChildren,
     Stop {
         client: u8,
     },
@@ -62,6 +68,10 @@ pub(super) enum Step {
     },
     /// A program of another version greets the broker of a directory.
     OtherVersion {
+        dir: u8,
+    },
+    /// A program of another user connects to the broker of a directory.
+    OtherUser {
         dir: u8,
     },
     /// A program connects to the broker of a directory, and sends nothing.
@@ -121,7 +131,7 @@ impl Step {
         let broker = below(random, 3);
         // The second directory is the exception.
         let dir = below(random, 5) / 4 % DIRS;
-        match below(random, 116) {
+        match below(random, 121) {
             0..=7 => Self::Connect { client, dir },
             8..=39 => Self::Call {
                 client,
@@ -142,6 +152,9 @@ impl Step {
             97 => Self::EndBroker { dir },
             98 | 99 => Self::OtherVersion { dir },
             100 => Self::Silent { dir },
+            116 | 117 => Self::EndWithChild { client },
+            118 => Self::EndChildren,
+            119 | 120 => Self::OtherUser { dir },
             108..=111 => Self::Call {
                 client,
                 call: Call::OpenTarget(below(random, NAMES)),

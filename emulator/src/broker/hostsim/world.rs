@@ -18,13 +18,14 @@ use super::super::server::Server;
 use super::super::server::start::{Step as Start, Takeover};
 use super::super::{BrokerConfig, start, sys};
 use super::Marks;
+use super::identity::SimulatedProcess;
 use super::outside::Peer;
 use super::process::{Host, Outcome, Process, Report, Wait, outcome_of};
 use super::step::{CLIENTS, Call, DIRS, Step};
 use crate::fdpass;
 
 /// Marks that have to be reached in a thousand seeds.
-pub(super) const EXPECTED: [&str; 13] = [
+pub(super) const EXPECTED: [&str; 15] = [
     "an address is in use by the other directory",
     "a broker is killed",
     "a broker is stopped and given up",
@@ -33,6 +34,8 @@ pub(super) const EXPECTED: [&str; 13] = [
     "a packet comes from another host",
     "a process is killed",
     "a process is killed while it waits",
+    "a process ends before its child",
+    "a program of another user is refused",
     "a program connects and is silent",
     "a program of another version is refused",
     "a slot is leased again",
@@ -72,7 +75,7 @@ pub(super) struct Member {
 /// A broker of the host.
 pub(super) struct Broker {
     pub(super) dir: u8,
-    pub(super) number: u32,
+    process: Arc<SimulatedProcess>,
     /// `None` while it starts.
     pub(super) server: Option<Box<Server>>,
     takeover: Option<Takeover>,
@@ -86,6 +89,13 @@ pub(super) struct Broker {
     _liveness_socket: OwnedFd,
 }
 
+impl Broker {
+    /// Returns the number of its process.
+    pub(super) fn number(&self) -> u32 {
+        self.process.number
+    }
+}
+
 /// Held by the only host at a time, because all have the same addresses.
 static ONLY: Mutex<()> = Mutex::new(());
 
@@ -94,6 +104,8 @@ pub(super) struct World {
     dirs: Vec<TempDir>,
     pub(super) members: Vec<Option<Member>>,
     pub(super) brokers: Vec<Broker>,
+    /// Processes that have ended, whose children keep their descriptors.
+    pub(super) children: Vec<Member>,
     /// Connections of programs of other versions.
     pub(super) strangers: Vec<OwnedFd>,
     /// Another host.
@@ -104,8 +116,8 @@ pub(super) struct World {
     pub(super) crowd: Vec<File>,
     marks: Marks,
     /// Number of times that a process or broker was killed, stopped or told to end.
-    disturbances: u64,
-    /// A process or a broker was stopped.
+    pub(super) disturbances: u64,
+    /// A process with a client was stopped.
     pub(super) has_stopped: bool,
     /// Slots that were leased, by directory.
     leased: BTreeSet<(u8, u8)>,
@@ -127,6 +139,7 @@ impl World {
             dirs: (0..DIRS).map(dir).collect(),
             members: (0..CLIENTS).map(|_| None).collect(),
             brokers: Vec::new(),
+            children: Vec::new(),
             strangers: Vec::new(),
             peer: Peer::new(),
             farewells: Vec::new(),
@@ -145,6 +158,7 @@ impl World {
     pub(super) fn end(mut self) -> Marks {
         // A client that waits for its broker does so no longer.
         self.members.clear();
+        self.children.clear();
         self.marks
     }
 
@@ -199,14 +213,16 @@ impl World {
             }
             Step::Advance => self.advance(),
             Step::Kill { client } => self.kill(client),
+            Step::EndWithChild { client } => self.end_with_child(client),
+            Step::EndChildren => self.end_children(),
+            Step::OtherUser { dir } => self.connect_as_another_user(dir),
             Step::Stop { client } => self.stop(client, true),
             Step::Continue { client } => self.stop(client, false),
             Step::KillBroker { broker } => {
                 if let Some(broker) = self.index_of(broker) {
                     self.mark("a broker is killed");
                     self.disturbances += 1;
-                    self.brokers.remove(broker);
-                    self.note_stopped();
+                    self.end_broker(broker);
                 }
             }
             Step::StopBroker { broker } => self.stop_broker(broker, true),
@@ -244,8 +260,9 @@ impl World {
             return Ok(());
         }
         self.used.insert(dir);
-        let number = self.host.number();
-        let (process, report) = Process::start(&self.host, number, dir, self.config(dir));
+        let process = SimulatedProcess::new(&self.host, dir);
+        let number = process.number;
+        let (process, report) = Process::start(&self.host, process, self.config(dir));
         self.members[usize::from(client)] = Some(Member {
             process,
             dir,
@@ -325,8 +342,10 @@ impl World {
             let soon = now.plus(FIRST_SERVICE);
             member.service_at = Some(member.service_at.map_or(soon, |at| at.min(soon)));
         }
-        if view.is_none() {
-            self.members[usize::from(client)] = None;
+        if view.is_none()
+            && let Some(ended) = self.members[usize::from(client)].take()
+        {
+            self.host.processes.lock().end(ended.number);
         }
         if let Some(slot) = leased.flatten()
             && !self.leased.insert((dir, slot.get()))
@@ -349,6 +368,8 @@ impl World {
         let mut members = self.members.iter().flatten();
         self.disturbances > since
             || self.brokers.iter().any(|broker| broker.is_stopped)
+            // They may keep sockets that no broker has.
+            || !self.children.is_empty()
             || members.any(|member| member.is_stopped)
     }
 
@@ -367,6 +388,7 @@ impl World {
         if member.waits.is_some() {
             self.mark("a process is killed while it waits");
         }
+        self.host.processes.lock().end(member.number);
         drop(member);
         // What it has started before.
         self.start_brokers();
@@ -377,28 +399,31 @@ impl World {
         if let Some(member) = &mut self.members[usize::from(client)] {
             self.disturbances += u64::from(member.is_stopped != is_stopped);
             member.is_stopped = is_stopped;
+            self.host.processes.lock().stop(member.number, is_stopped);
         }
     }
 
     fn stop_broker(&mut self, broker: u8, is_stopped: bool) {
-        self.has_stopped |= is_stopped;
         if let Some(broker) = self.index_of(broker) {
             let broker = &mut self.brokers[broker];
             self.disturbances += u64::from(broker.is_stopped != is_stopped);
             broker.is_stopped = is_stopped;
-            self.note_stopped();
+            let number = broker.number();
+            self.host.processes.lock().stop(number, is_stopped);
         }
     }
 
-    fn note_stopped(&self) {
-        let any = self.brokers.iter().any(|broker| broker.is_stopped);
-        self.host.has_stopped_broker.store(any, Ordering::Relaxed);
+    /// Removes a broker that has ended.
+    fn end_broker(&mut self, index: usize) {
+        let broker = self.brokers.remove(index);
+        self.host.processes.lock().end(broker.number());
     }
 
     /// Sends a message of another program to the broker of a directory. Returns false if none
     /// listens.
     fn tell(&mut self, dir: u8, message: &[u8]) -> bool {
-        let Ok(connection) = start::connect(&Paths::new(&self.config(dir))) else {
+        let process = SimulatedProcess::new(&self.host, dir);
+        let Ok(connection) = start::connect(&Paths::new(&self.config(dir)), &process) else {
             return false;
         };
         let sent = fdpass::send(connection.as_fd(), message, &[]).is_ok();
@@ -410,13 +435,14 @@ impl World {
     fn start_brokers(&mut self) {
         let started = std::mem::take(&mut *self.host.started.lock());
         for (liveness_socket, dir) in started {
-            let takeover = Takeover::new(&self.config(dir), self.now());
+            let process = Arc::new(SimulatedProcess::new(&self.host, dir));
+            let takeover = Takeover::new(&self.config(dir), self.now(), process.clone());
             if self.brokers.iter().any(|broker| broker.dir == dir) {
                 self.mark("two brokers of a directory at a time");
             }
             self.brokers.push(Broker {
                 dir,
-                number: self.host.number(),
+                process,
                 is_told: false,
                 used_at: self.now(),
                 server: None,
@@ -456,8 +482,7 @@ impl World {
             }
             None => {
                 server.end();
-                self.brokers.remove(index);
-                self.note_stopped();
+                self.end_broker(index);
             }
         }
         Ok(true)
@@ -477,14 +502,18 @@ impl World {
                 broker.next = now.plus(super::super::server::LOOK_AGAIN);
             }
             Some(Ok(Start::Listening(files))) => {
-                let server = Server::new(&config, files, false, now);
+                let process = Arc::clone(&broker.process);
+                self.host
+                    .processes
+                    .lock()
+                    .listen(broker.dir, process.number);
+                let server = Server::new(&config, files, false, now, process);
                 broker.next = server.next_turn().unwrap_or(now);
                 broker.server = Some(Box::new(server));
             }
             _ => {
                 self.mark("a broker ends because another one runs");
-                self.brokers.remove(index);
-                self.note_stopped();
+                self.end_broker(index);
             }
         }
         true
@@ -540,9 +569,11 @@ impl World {
         for broker in &mut self.brokers {
             broker.is_stopped = false;
         }
-        self.note_stopped();
+        self.host.processes.lock().continue_all();
         // What was about to fail because of a disturbance may still do so.
         self.disturbances += 1;
+        self.check_ended()?;
+        self.end_children();
         let end = self.now().plus(REST);
         for _ in 0..ROUNDS {
             if self.now() >= end {

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::{Aeth, Bth, Syndrome};
 
-use super::super::sys;
 use super::connections::Client;
 use crate::journal::{AckDestination, PendingAck, read_acks};
 use crate::link::sys::{SendOptions, send};
@@ -15,16 +14,13 @@ use crate::link::{LocalAddr, socket};
 /// A client's ACK journal, and its process.
 pub(super) struct RegisteredJournal {
     journal: OwnedFd,
-    /// A pidfd. Readable when the process has ended, even if a child holds the connection. `None`
-    /// if the system has no pidfds.
+    /// Readable when the process has ended, even if a child holds the connection. `None` if the
+    /// system has no pidfds.
     process: Option<OwnedFd>,
 }
 
 impl RegisteredJournal {
-    pub(super) fn new(journal: OwnedFd, pid: u32) -> Self {
-        let process = sys::open_process(pid)
-            .inspect_err(|error| tracing::debug!(%error, pid, "failed to watch a client's process"))
-            .ok();
+    pub(super) const fn new(journal: OwnedFd, process: Option<OwnedFd>) -> Self {
         Self { journal, process }
     }
 
@@ -33,7 +29,7 @@ impl RegisteredJournal {
         &self.journal
     }
 
-    /// Returns the pidfd to poll.
+    /// Returns the descriptor to poll.
     pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(AsFd::as_fd)
     }

@@ -259,9 +259,8 @@ impl Server {
 
     /// Returns true while clients of an earlier broker may still hand over what they have.
     pub(super) fn awaits_clients(&self) -> bool {
-        let is_resuming = |client: &Client| client.is_resuming() && !client.gone;
         self.now < self.recovery_deadline
-            && (self.slots.has_awaited() || self.clients.iter().any(is_resuming))
+            && (self.slots.has_awaited() || self.clients.iter().any(Client::is_resuming))
     }
 
     /// Begins to receive for the slots without a process whose sockets clients of an earlier broker

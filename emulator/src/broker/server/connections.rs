@@ -189,7 +189,7 @@ impl Server {
     }
 
     fn admit(&mut self, connection: Socket) {
-        let peer = match check_peer(connection.as_fd()) {
+        let peer = match self.check_peer(connection.as_fd()) {
             Ok(peer) => peer,
             Err(error) => return tracing::warn!(%error, "connection refused"),
         };
@@ -216,7 +216,7 @@ impl Server {
     /// limits. The peer retries, as with any broker that ends. Returns true if the broker ends.
     pub(super) fn end_for_larger_limits(&mut self, peer: Peer) -> bool {
         let can_do_better =
-            peer.pid != 0 && sys::are_process_limits_too_low(peer.pid) == Some(false);
+            peer.pid != 0 && self.process.are_limits_too_low(peer.pid) == Some(false);
         if self.limits_too_low && can_do_better {
             tracing::warn!(
                 pid = peer.pid,
@@ -235,7 +235,7 @@ impl Server {
             self.accept_again = self.now.plus(LOOK_AGAIN);
         }
         if let Some(Ok(connection)) = self.files.accept(which)
-            && let Ok(peer) = check_peer(connection.as_fd())
+            && let Ok(peer) = self.check_peer(connection.as_fd())
         {
             if self.end_for_larger_limits(peer) {
                 return;
@@ -262,6 +262,18 @@ impl Server {
             }
         }
     }
+
+    /// Returns the process that has connected, which has to be of this user.
+    fn check_peer(&self, connection: BorrowedFd<'_>) -> io::Result<Peer> {
+        let peer = self.process.peer(connection)?;
+        if peer.uid != effective_uid() {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("process {} belongs to user {}", peer.pid, peer.uid),
+            ));
+        }
+        Ok(peer)
+    }
 }
 
 fn refuse(client: &mut Client, text: &str) {
@@ -270,15 +282,4 @@ fn refuse(client: &mut Client, text: &str) {
     client.send(&Response::Error { code, text }, &[]);
     // Closing the socket with unread data would discard the answer.
     let _ = fdpass::receive(client.connection.as_fd(), &mut vec![0; MAX_LEN]);
-}
-
-fn check_peer(connection: BorrowedFd<'_>) -> io::Result<Peer> {
-    let peer = fdpass::peer(connection)?;
-    if peer.uid != effective_uid() {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("process {} belongs to user {}", peer.pid, peer.uid),
-        ));
-    }
-    Ok(peer)
 }

@@ -81,10 +81,11 @@ impl Server {
             self.reports.keep(&client);
             let journal = client.send_pending_acks();
             let Some(slot) = client.slot else { continue };
+            let is_awaited = client.is_resuming();
             tracing::info!(pid = client.peer.pid, %slot, "client gone");
             drop(client);
             self.journals.extend(journal.map(|journal| (slot, journal)));
-            if self.slots.disconnected(slot) {
+            if self.slots.disconnected(slot, is_awaited) {
                 self.release(slot);
             }
         }
@@ -207,11 +208,18 @@ impl Server {
             Request::AckJournal => {
                 let client = &mut self.clients[index];
                 let (pid, journal) = (client.peer.pid, fds.next());
+                let process = self
+                    .process
+                    .watch_end(pid)
+                    .inspect_err(
+                        |error| tracing::debug!(%error, pid, "failed to watch a client's process"),
+                    )
+                    .ok();
                 if let Some(journal) = &journal {
                     client.report_number = self.reports.number_for(journal);
                 }
                 client.registered_journal =
-                    journal.map(|journal| RegisteredJournal::new(journal, pid));
+                    journal.map(|journal| RegisteredJournal::new(journal, process));
                 Response::Accepted
             }
             Request::Bind { binding, any_port } => self.bind(slot, binding, any_port),
@@ -261,7 +269,7 @@ impl Server {
                 let clients = self.clients.iter();
                 let clients = clients.filter(|client| client.slot.is_some()).count();
                 Response::Stopping {
-                    broker_pid: std::process::id(),
+                    broker_pid: self.process.own_pid(),
                     clients: u16::try_from(clients).unwrap_or(u16::MAX),
                 }
             }
@@ -293,7 +301,7 @@ impl Server {
         client.send(
             &Response::Leased {
                 slot,
-                broker_pid: std::process::id(),
+                broker_pid: self.process.own_pid(),
                 limits_too_low: self.limits_too_low,
             },
             &[lock.as_fd()],
@@ -329,6 +337,7 @@ impl Server {
             .filter(|client| client.slot == Some(slot))
         {
             earlier.slot = None;
+            earlier.unclaimed = None;
             earlier.gone = true;
         }
         let unclaimed = self.unclaimed(slot);
@@ -339,7 +348,7 @@ impl Server {
         client.send(
             &Response::Leased {
                 slot,
-                broker_pid: std::process::id(),
+                broker_pid: self.process.own_pid(),
                 limits_too_low: self.limits_too_low,
             },
             &lock.iter().map(AsFd::as_fd).collect::<Vec<_>>(),
@@ -394,7 +403,7 @@ impl Server {
         let mut slots: Vec<_> = connected.chain(self.slots.orphans()).collect();
         slots.sort_by_key(|slot| slot.slot);
         BrokerStatus {
-            pid: std::process::id(),
+            pid: self.process.own_pid(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime: self.now.since(self.started),
             gsi_datagrams: self.gsi_datagrams,

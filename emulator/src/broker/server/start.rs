@@ -8,12 +8,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use rocade_transport::Time;
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::super::identity::Identity;
 use super::super::paths::{Paths, open_lock};
 use super::super::{BrokerConfig, BrokerError, start, sys};
 use super::LOOK_AGAIN;
@@ -34,8 +36,12 @@ const LONGEST_END: Duration = Duration::from_secs(30);
 /// # Errors
 /// [`BrokerError::AlreadyRunning`] if another broker runs, or the reason why the files cannot be
 /// created.
-pub(super) fn take_over(config: &BrokerConfig, clock: &Clock) -> Result<Files, BrokerError> {
-    let mut takeover = Takeover::new(config, clock.now())?;
+pub(super) fn take_over(
+    config: &BrokerConfig,
+    clock: &Clock,
+    process: &Arc<dyn Identity>,
+) -> Result<Files, BrokerError> {
+    let mut takeover = Takeover::new(config, clock.now(), Arc::clone(process))?;
     loop {
         takeover = match takeover.step(clock.now())? {
             Step::Listening(files) => return Ok(files),
@@ -55,6 +61,7 @@ pub(in crate::broker) enum Step {
 
 /// The start of a broker, step by step.
 pub(in crate::broker) struct Takeover {
+    process: Arc<dyn Identity>,
     paths: Paths,
     lock: File,
     /// True once this process holds the lock.
@@ -64,7 +71,11 @@ pub(in crate::broker) struct Takeover {
 }
 
 impl Takeover {
-    pub(in crate::broker) fn new(config: &BrokerConfig, now: Time) -> Result<Self, BrokerError> {
+    pub(in crate::broker) fn new(
+        config: &BrokerConfig,
+        now: Time,
+        process: Arc<dyn Identity>,
+    ) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
         paths.prepare()?;
         SockAddr::unix(paths.socket()).map_err(|_| paths.too_long())?;
@@ -72,6 +83,7 @@ impl Takeover {
         Ok(Self {
             lock: open_lock(&paths.broker_lock()).map_err(failed)?,
             paths,
+            process,
             is_locked: false,
             begin: now,
         })
@@ -98,7 +110,8 @@ impl Takeover {
         let failed = BrokerError::failure("failed to take the broker's lock");
         if !sys::try_lock(self.lock.as_fd()).map_err(failed)? {
             let waited = now.since(self.begin);
-            let is_late = waited > TAKEOVER_TIMEOUT && start::connect(&self.paths).is_ok();
+            let is_late =
+                waited > TAKEOVER_TIMEOUT && start::connect(&self.paths, &*self.process).is_ok();
             if is_late || waited > LONGEST_END {
                 return Err(BrokerError::AlreadyRunning);
             }
@@ -109,7 +122,7 @@ impl Takeover {
         let _ = self
             .lock
             .set_len(0)
-            .and_then(|()| writeln!(self.lock, "{}", std::process::id()));
+            .and_then(|()| writeln!(self.lock, "{}", self.process.own_pid()));
         Ok(true)
     }
 
@@ -129,7 +142,7 @@ impl Takeover {
             Err(_) => {}
         }
         let is_late = now.since(self.begin) > TAKEOVER_TIMEOUT;
-        match start::connect_abstract(&self.paths) {
+        match start::connect_abstract(&self.paths, &*self.process) {
             Err(BrokerError::ForeignBroker { uid }) => {
                 tracing::warn!(uid, "another user has the broker's abstract name");
                 Ok(Some(AbstractListener(None)))

@@ -1,6 +1,7 @@
 //! Turns of a broker in virtual time, with clients in the same thread.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rocade_transport::Time;
@@ -8,6 +9,7 @@ use rocade_wire::Qpn;
 use rocade_wire::mad::ServiceId;
 use tempfile::TempDir;
 
+use super::super::identity::ThisProcess;
 use super::super::paths::Paths;
 use super::super::protocol::{DomainOpening, MAX_LEN, Request, Response, TargetCall};
 use super::super::{BrokerConfig, start as client_start};
@@ -36,11 +38,11 @@ impl Stepped {
             runtime_dir: Some(dir.path().to_owned()),
             ..BrokerConfig::default()
         };
-        let takeover = Takeover::new(&config, START).expect("a lock file");
+        let takeover = Takeover::new(&config, START, Arc::new(ThisProcess)).expect("a lock file");
         let Ok(Step::Listening(files)) = takeover.step(START) else {
             panic!("there is no other broker");
         };
-        let server = Server::new(&config, files, false, START);
+        let server = Server::new(&config, files, false, START, Arc::new(ThisProcess));
         let next = server.next_turn();
         Self {
             server,
@@ -76,7 +78,7 @@ impl Stepped {
     }
 
     fn connect(&mut self) -> OwnedFd {
-        let connection = client_start::connect(&Paths::new(&self.server.config));
+        let connection = client_start::connect(&Paths::new(&self.server.config), &ThisProcess);
         self.turn();
         connection.expect("it listens")
     }
@@ -189,7 +191,7 @@ fn a_connection_that_says_nothing_is_dropped() {
 fn a_second_broker_does_not_start() {
     let mut broker = Stepped::new();
     let config = broker.server.config.clone();
-    let mut takeover = Takeover::new(&config, START).expect("a lock file");
+    let mut takeover = Takeover::new(&config, START, Arc::new(ThisProcess)).expect("a lock file");
     let mut now = START;
     let error = loop {
         match takeover.step(now) {
@@ -216,7 +218,7 @@ fn a_second_broker_does_not_start() {
 fn a_successor_starts_when_its_predecessor_has_ended() {
     let broker = Stepped::new();
     let config = broker.server.config.clone();
-    let takeover = Takeover::new(&config, START).expect("a lock file");
+    let takeover = Takeover::new(&config, START, Arc::new(ThisProcess)).expect("a lock file");
     let Ok(Step::Wait(takeover)) = takeover.step(START) else {
         panic!("the lock is held");
     };
@@ -312,4 +314,53 @@ fn a_port_that_is_handed_over_again_has_one_binding() {
         assert!(is_accepted, "{request:?}: {answer:?}");
     }
     assert_eq!(broker.server.view().ports.len(), 1);
+}
+
+/// A broker that was stopped, or got no CPU time, still waits for the clients of its predecessor,
+/// also for one that lost patience in the middle of its handover. Otherwise others get their ports.
+#[test]
+fn a_late_broker_waits_for_those_that_hand_over() {
+    let mut broker = Stepped::new();
+    let (_first, slot, lock) = broker.greet(None);
+    let lock = lock.expect("a lock file");
+    let own = port(7471, false);
+    let bind = Request::Bind {
+        binding: own,
+        any_port: false,
+    };
+    let (second, _, _) = broker.greet(Some((slot, &lock)));
+    let other = broker.client();
+    assert_eq!(broker.ask(&other, &bind), None);
+    drop(second);
+    broker.now = broker.now.plus(broker.server.config.recovery_timeout * 2);
+    broker.turn();
+    broker.run_for(LOOK_AGAIN);
+    assert_eq!(response(&other), None, "the port is not its own");
+    let (third, _, _) = broker.greet(Some((slot, &lock)));
+    assert_eq!(broker.ask(&third, &bind), Some(Response::Bound(own)));
+    let resumed = broker.ask(&third, &Request::Resumed);
+    assert_eq!(resumed, Some(Response::Accepted));
+    broker.run_for(LOOK_AGAIN);
+    let taken = response(&other);
+    assert!(matches!(taken, Some(Response::PortTaken(_))), "{taken:?}");
+}
+
+/// The wait for a client that never comes back has an end.
+#[test]
+fn the_wait_for_a_handover_ends() {
+    let mut broker = Stepped::new();
+    let (_first, slot, lock) = broker.greet(None);
+    let lock = lock.expect("a lock file");
+    let (second, _, _) = broker.greet(Some((slot, &lock)));
+    let other = broker.client();
+    let bind = Request::Bind {
+        binding: port(7471, false),
+        any_port: false,
+    };
+    assert_eq!(broker.ask(&other, &bind), None);
+    drop(second);
+    broker.turn();
+    let wait = broker.server.config.recovery_timeout;
+    assert!(broker.run_for(wait + LOOK_AGAIN));
+    assert!(matches!(response(&other), Some(Response::Bound(_))));
 }

@@ -18,6 +18,7 @@ use super::super::process::{HOST, Outcome, outcome_of, perform, text_of};
 use super::super::step::{CLIENTS, Call, DIRS};
 use super::super::world::{is_readable, other_version};
 use super::{Act, Stage, call_of};
+use crate::broker::identity::ThisProcess;
 use crate::broker::paths::Paths;
 use crate::broker::{self, BrokerClient, BrokerConfig, BrokerError, ServiceOutcome, start};
 use crate::fdpass;
@@ -192,7 +193,8 @@ impl Real {
                 }
             }
             Act::OtherVersion { dir } => {
-                if let Ok(connection) = start::connect(&Paths::new(&self.config(dir))) {
+                if let Ok(connection) = start::connect(&Paths::new(&self.config(dir)), &ThisProcess)
+                {
                     fdpass::send(connection.as_fd(), &other_version(), &[])
                         .map_err(|error| error.to_string())?;
                 }
