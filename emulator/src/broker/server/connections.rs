@@ -49,7 +49,7 @@ pub(super) struct Client {
     pub(super) report_number: u64,
     /// An unanswered request for an address.
     pub(super) pending: Option<Pending>,
-    /// An unanswered request that another client may have a better right to.
+    /// An unanswered request for what another client may have a better right to.
     pub(super) deferred: Option<Request>,
     /// Resources of the slot that a client that resumes has not handed over yet. `None` for a client
     /// that has said that it has handed over everything, or that is new.
@@ -116,7 +116,8 @@ impl Client {
 
     /// Returns the time at which the client is dropped unless something happens.
     pub(super) fn deadline(&self) -> Option<Time> {
-        let without_slot = self.slot.is_none().then(|| self.since.plus(HELLO_TIMEOUT));
+        let is_silent = self.slot.is_none() && self.deferred.is_none();
+        let without_slot = is_silent.then(|| self.since.plus(HELLO_TIMEOUT));
         let stuck = self.stuck_since.map(|since| since.plus(UNREAD_TIMEOUT));
         [without_slot, stuck].into_iter().flatten().min()
     }

@@ -35,6 +35,11 @@ impl RequestRefusal {
         Self::new(RefusalCode::System, text)
     }
 
+    /// Returns the refusal for a request before the answer to another one.
+    pub(super) fn early() -> Self {
+        Self::malformed("the answer to another request is due first")
+    }
+
     pub(super) fn malformed(text: &str) -> Self {
         Self::new(RefusalCode::Malformed, text)
     }

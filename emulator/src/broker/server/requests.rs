@@ -123,11 +123,19 @@ impl Server {
         let client = &mut self.clients[index];
         let Some(slot) = client.slot else {
             return match request {
+                _ if self.clients[index].deferred.is_some() => Err(RequestRefusal::early()),
+                // A slot without a process may have targets that others have open. A process that
+                // got it would receive their packets.
+                Request::Hello { resume: None, .. } if self.awaits_clients() => {
+                    self.clients[index].deferred = Some(request);
+                    Ok(())
+                }
                 Request::Hello {
                     resume,
                     name,
                     faults,
                 } => {
+                    let client = &mut self.clients[index];
                     client.name = name;
                     client.faults = self.faults.register(faults, resume.is_none());
                     self.greet(index, resume, fds.into_iter().next())
@@ -159,9 +167,7 @@ impl Server {
                 self.end_handover(index, slot);
                 Ok(())
             }
-            _ if client.deferred.is_some() => Err(RequestRefusal::malformed(
-                "the answer to another request is due first",
-            )),
+            _ if client.deferred.is_some() => Err(RequestRefusal::early()),
             // Otherwise a new client could get what a resuming one has.
             request @ (Request::Bind { .. } | Request::OpenDomain(_))
                 if !self.clients[index].is_resuming() && self.awaits_clients() =>

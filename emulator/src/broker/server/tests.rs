@@ -28,7 +28,7 @@ struct Stepped {
     now: Time,
     /// The time of its next turn, unless it has ended.
     next: Option<Time>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Stepped {
@@ -48,7 +48,32 @@ impl Stepped {
             server,
             now: START,
             next,
-            _dir: dir,
+            dir,
+        }
+    }
+
+    /// Lets the broker end, and another one take its place.
+    fn restart(self) -> Self {
+        let Self {
+            server: old,
+            now,
+            dir,
+            ..
+        } = self;
+        old.end();
+        let config = old.config.clone();
+        drop(old);
+        let takeover = Takeover::new(&config, now, Arc::new(ThisProcess)).expect("a lock file");
+        let Ok(Step::Listening(files)) = takeover.step(now) else {
+            panic!("the other broker has ended");
+        };
+        let server = Server::new(&config, files, false, now, Arc::new(ThisProcess));
+        let next = server.next_turn();
+        Self {
+            server,
+            now,
+            next,
+            dir,
         }
     }
 
@@ -101,11 +126,7 @@ impl Stepped {
         resume: Option<(ProcessSlot, &OwnedFd)>,
     ) -> (OwnedFd, ProcessSlot, Option<OwnedFd>) {
         let connection = self.connect();
-        let hello = Request::Hello {
-            resume: resume.map(|(slot, _)| slot),
-            name: "test".to_owned(),
-            faults: Vec::new(),
-        };
+        let hello = hello(resume.map(|(slot, _)| slot));
         let proof: Vec<_> = resume.iter().map(|(_, lock)| lock.as_fd()).collect();
         fdpass::send(connection.as_fd(), &hello.encode(), &proof).expect("it is connected");
         self.turn();
@@ -133,6 +154,33 @@ fn message(connection: &OwnedFd) -> Option<(Response, Vec<OwnedFd>)> {
     let (len, fds) = fdpass::receive(connection.as_fd(), &mut bytes).ok()?;
     let response = Response::decode(&bytes[..len], fds.len()).ok()?;
     Some((response, fds))
+}
+
+/// The first message of a client.
+fn hello(resume: Option<ProcessSlot>) -> Request {
+    Request::Hello {
+        resume,
+        name: "test".to_owned(),
+        faults: Vec::new(),
+    }
+}
+
+/// A shared XRC domain.
+const fn domain(inode: u64) -> DomainKey {
+    DomainKey {
+        guid: 1,
+        device: 1,
+        inode,
+    }
+}
+
+const fn open_domain(inode: u64, resumes: bool) -> Request {
+    Request::OpenDomain(DomainOpening {
+        key: domain(inode),
+        create: true,
+        exclusive: false,
+        resumes,
+    })
 }
 
 /// A port at all addresses.
@@ -236,46 +284,39 @@ fn a_resuming_client_has_what_it_hands_over() {
     let (first, slot, lock) = broker.greet(None);
     let lock = lock.expect("a lock file");
     let (kept, lost) = (port(7471, false), port(7472, false));
-    let key = |inode| DomainKey {
-        guid: 1,
-        device: 1,
-        inode,
-    };
     let bind = |binding| Request::Bind {
         binding,
         any_port: false,
-    };
-    let open = |id| {
-        Request::OpenDomain(DomainOpening {
-            key: key(id),
-            create: true,
-            exclusive: false,
-            resumes: false,
-        })
     };
     for binding in [kept, lost] {
         let answer = broker.ask(&first, &bind(binding));
         assert_eq!(answer, Some(Response::Bound(binding)));
     }
     for id in [1, 2] {
-        assert_eq!(broker.ask(&first, &open(id)), Some(Response::Domain));
+        assert_eq!(
+            broker.ask(&first, &open_domain(id, false)),
+            Some(Response::Domain)
+        );
     }
     let target = |number| Qpn::new(u32::from(slot.get()) << 16 | number);
-    let call = |number, call| Request::Target(key(1), target(number), call);
+    let call = |number, call| Request::Target(domain(1), target(number), call);
     for number in [1, 2] {
         let answer = broker.ask(&first, &call(number, TargetCall::New));
         assert_eq!(answer, Some(Response::Target { is_gone: false }));
     }
 
+    let other = broker.client();
     let (second, _, _) = broker.greet(Some((slot, &lock)));
     assert_eq!(
         broker.ask(&second, &bind(kept)),
         Some(Response::Bound(kept))
     );
-    assert_eq!(broker.ask(&second, &open(1)), Some(Response::Domain));
+    assert_eq!(
+        broker.ask(&second, &open_domain(1, false)),
+        Some(Response::Domain)
+    );
     let answer = broker.ask(&second, &call(1, TargetCall::Open));
     assert_eq!(answer, Some(Response::Target { is_gone: false }));
-    let other = broker.client();
     let answer = broker.ask(&other, &bind(lost));
     assert!(answer.is_none(), "it waits for the end of the handover");
     assert_eq!(
@@ -287,8 +328,8 @@ fn a_resuming_client_has_what_it_hands_over() {
     let view = broker.server.view();
     assert_eq!(view.ports.iter().filter(|(of, _)| *of == slot).count(), 1);
     let domains: Vec<_> = view.domains.keys().copied().collect();
-    assert_eq!(domains, [key(1)]);
-    let targets: Vec<_> = view.domains[&key(1)].targets.keys().copied().collect();
+    assert_eq!(domains, [domain(1)]);
+    let targets: Vec<_> = view.domains[&domain(1)].targets.keys().copied().collect();
     assert_eq!(targets, [target(1)]);
     let answer = broker.ask(&second, &call(2, TargetCall::New));
     assert_eq!(answer, Some(Response::Target { is_gone: false }), "again");
@@ -328,8 +369,8 @@ fn a_late_broker_waits_for_those_that_hand_over() {
         binding: own,
         any_port: false,
     };
-    let (second, _, _) = broker.greet(Some((slot, &lock)));
     let other = broker.client();
+    let (second, _, _) = broker.greet(Some((slot, &lock)));
     assert_eq!(broker.ask(&other, &bind), None);
     drop(second);
     broker.now = broker.now.plus(broker.server.config.recovery_timeout * 2);
@@ -351,8 +392,8 @@ fn the_wait_for_a_handover_ends() {
     let mut broker = Stepped::new();
     let (_first, slot, lock) = broker.greet(None);
     let lock = lock.expect("a lock file");
-    let (second, _, _) = broker.greet(Some((slot, &lock)));
     let other = broker.client();
+    let (second, _, _) = broker.greet(Some((slot, &lock)));
     let bind = Request::Bind {
         binding: port(7471, false),
         any_port: false,
@@ -363,4 +404,77 @@ fn the_wait_for_a_handover_ends() {
     let wait = broker.server.config.recovery_timeout;
     assert!(broker.run_for(wait + LOOK_AGAIN));
     assert!(matches!(response(&other), Some(Response::Bound(_))));
+}
+
+/// Processes that share an XRC domain come back to a new broker one after the other. The first does
+/// not take a target from its owner, which loses it when it has not brought it back, or is dead.
+//= XRC-11 type=test
+#[test]
+fn a_target_keeps_an_owner_that_comes_back_later() {
+    for lives in [true, false] {
+        let mut broker = Stepped::new();
+        let (owner, slot, lock) = broker.greet(None);
+        let (user, other, other_lock) = broker.greet(None);
+        let [lock, other_lock] = [lock, other_lock].map(|lock| lock.expect("a lock file"));
+        let qpn = Qpn::new(u32::from(slot.get()) << 16 | 1);
+        let call = |call| Request::Target(domain(1), qpn, call);
+        let accepted = Some(Response::Target { is_gone: false });
+        let opened = Some(Response::Domain);
+        assert_eq!(broker.ask(&owner, &open_domain(1, false)), opened);
+        assert_eq!(broker.ask(&owner, &call(TargetCall::New)), accepted);
+        let open = open_domain(1, false).encode();
+        fdpass::send(user.as_fd(), &open, &[]).expect("it is connected");
+        broker.turn();
+        let (_, memory) = message(&user).expect("an answer");
+        assert_eq!(broker.ask(&user, &call(TargetCall::Open)), accepted);
+
+        let mut broker = broker.restart();
+        let (user, _, _) = broker.greet(Some((other, &other_lock)));
+        let memory: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
+        let open = open_domain(1, true).encode();
+        fdpass::send(user.as_fd(), &open, &memory).expect("it is connected");
+        broker.turn();
+        assert_eq!(response(&user), opened);
+        assert_eq!(broker.ask(&user, &call(TargetCall::Open)), accepted);
+        let owner_now =
+            |broker: &Stepped| broker.server.view().domains[&domain(1)].targets[&qpn].owner;
+        assert_eq!(owner_now(&broker), Some(slot), "it may come back");
+        if lives {
+            let (owner, _, _) = broker.greet(Some((slot, &lock)));
+            let resumed = broker.ask(&owner, &Request::Resumed);
+            assert_eq!(resumed, Some(Response::Accepted));
+        } else {
+            drop(lock);
+            broker.run_for(Duration::from_secs(1));
+        }
+        assert_eq!(owner_now(&broker), None, "lives: {lives}");
+    }
+}
+
+/// A new process gets no slot before those of an earlier broker have told what they have: the slot
+/// may be that of a target whose creator is dead.
+#[test]
+fn a_new_process_waits_for_those_of_an_earlier_broker() {
+    let mut broker = Stepped::new();
+    let (_first, slot, lock) = broker.greet(None);
+    let lock = lock.expect("a lock file");
+    let mut broker = broker.restart();
+    let new = broker.connect();
+    assert_eq!(broker.ask(&new, &hello(None)), None);
+    let early = broker.ask(&new, &Request::Status);
+    assert!(matches!(early, Some(Response::Error { .. })), "{early:?}");
+    let new = broker.connect();
+    assert_eq!(broker.ask(&new, &hello(None)), None);
+    let (second, _, _) = broker.greet(Some((slot, &lock)));
+    assert_eq!(response(&new), None, "the handover has not ended");
+    assert_eq!(
+        broker.ask(&second, &Request::Resumed),
+        Some(Response::Accepted)
+    );
+    broker.run_for(LOOK_AGAIN);
+    let leased = response(&new);
+    assert!(
+        matches!(leased, Some(Response::Leased { .. })),
+        "{leased:?}"
+    );
 }

@@ -65,13 +65,14 @@ impl Domain {
             .filter(move |other| *other != slot)
     }
 
-    /// Handles an operation of a client on a target.
+    /// Handles an operation of a client on a target. `may_come` is true for processes that have not
+    /// handed over everything yet.
     fn call(
         &mut self,
         slot: ProcessSlot,
         qpn: Qpn,
         call: TargetCall,
-        is_alive: impl Fn(ProcessSlot) -> bool,
+        may_come: impl Fn(ProcessSlot) -> bool,
     ) -> (Response, Vec<TargetNotification>) {
         let gone = |is_gone| Response::Target { is_gone };
         if call == TargetCall::New {
@@ -94,7 +95,8 @@ impl Domain {
             // An earlier broker may have known the target.
             if let Some(record) = self.memory.find(qpn) {
                 let openers = BTreeSet::new();
-                if record.control().owner.is_some_and(|owner| !is_alive(owner)) {
+                let may_own = |slot| self.members.contains(&slot) || may_come(slot);
+                if record.control().owner.is_some_and(|owner| !may_own(owner)) {
                     record.owner_died();
                 }
                 self.targets.insert(qpn.get(), Target { record, openers });
@@ -129,12 +131,11 @@ impl Domain {
         }
     }
 
-    /// Removes a member: its process is gone, or has closed the domain.
+    /// Removes a process that is gone, or has closed the domain. One that was a member when another
+    /// broker ran, and never came back, may own targets.
     //= XRC-11
     fn leave(&mut self, slot: ProcessSlot, notifications: &mut Vec<TargetNotification>) {
-        if !self.members.remove(&slot) {
-            return;
-        }
+        self.members.remove(&slot);
         self.memory.set_member(slot, false);
         let members = &self.members;
         let memory = &self.memory;
@@ -221,6 +222,13 @@ impl Domains {
     pub(super) fn of_member(&self, slot: ProcessSlot) -> impl Iterator<Item = DomainKey> {
         let all = self.all.iter();
         all.filter(move |(_, domain)| domain.members.contains(&slot))
+            .map(|(key, _)| *key)
+    }
+
+    /// Returns the domains that a process has not opened.
+    pub(super) fn not_of(&self, slot: ProcessSlot) -> impl Iterator<Item = DomainKey> {
+        let all = self.all.iter();
+        all.filter(move |(_, domain)| !domain.members.contains(&slot))
             .map(|(key, _)| *key)
     }
 
@@ -349,13 +357,18 @@ impl Server {
         qpn: Qpn,
         call: TargetCall,
     ) -> (Response, Vec<TargetNotification>) {
-        let clients = &self.clients;
-        let is_alive = |slot| clients.iter().any(|client| client.slot == Some(slot));
+        let (clients, slots) = (&self.clients, &self.slots);
+        // A process that has not come back to this broker yet has its slot's lock.
+        let may_come = |slot| {
+            let mut clients = clients.iter();
+            slots.is_orphan(slot)
+                || clients.any(|client| client.slot == Some(slot) && client.is_resuming())
+        };
         let domain = self.domains.all.get_mut(key);
         let domain = domain.filter(|domain| domain.members.contains(&slot));
         domain.map_or_else(
             || (Response::NoTarget, Vec::new()),
-            |domain| domain.call(slot, qpn, call, is_alive),
+            |domain| domain.call(slot, qpn, call, may_come),
         )
     }
 
