@@ -86,6 +86,7 @@ impl World {
             }
         }
         self.check_all_bound()?;
+        self.check_links()?;
         self.check_vacant()?;
         self.check_farewells()
     }

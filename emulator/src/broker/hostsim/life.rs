@@ -8,6 +8,7 @@ use rocade_wire::mad::CommId;
 use rocade_wire::{CreditCode, Msn, Opcode, Pkey, Psn, Qpn};
 
 use super::super::{BrokerClient, BrokerError};
+use super::links::Links;
 use super::process::{self, Host, Outcome, address_of, domain, peer_address};
 use super::step::Call;
 use crate::journal::{AckDestination, ConnectionJournal, PendingAck};
@@ -23,6 +24,7 @@ pub(super) struct Life {
     connections: Option<ConnectionJournal>,
     /// The targets that it has open, by domain.
     own_targets: Vec<(u8, Qpn)>,
+    links: Links,
 }
 
 impl Life {
@@ -32,6 +34,7 @@ impl Life {
             host: Arc::clone(host),
             connections: None,
             own_targets: Vec::new(),
+            links: Links::default(),
         }
     }
 
@@ -42,7 +45,12 @@ impl Life {
         call: Call,
     ) -> Result<Outcome, BrokerError> {
         match call {
-            Call::Open(address) => self.open(client, address_of(address))?,
+            Call::Open(address) => {
+                self.open(client, address_of(address))?;
+                self.links.enable(client)?;
+                let users = self.host.users.lock().clone();
+                self.links.ask(client, address, &users)?;
+            }
             Call::NewTarget(name) => self.new_target(client, name)?,
             Call::OpenTarget(name) => self.open_target(client, name)?,
             Call::CloseTarget(name) => {
@@ -52,6 +60,16 @@ impl Life {
                 }
             }
             Call::Talk(address) => self.talk(client, address_of(address)),
+            Call::Link(number) => {
+                let users = self.host.users.lock().clone();
+                self.links.ask(client, number, &users)?;
+            }
+            Call::ReportLinks => self.host.links.lock().extend(self.links.report()),
+            Call::Service => {
+                let outcome = process::perform(client, call, &mut 0)?;
+                self.links.take_offers(client);
+                return Ok(outcome);
+            }
             Call::CloseDomain(name) => {
                 self.own_targets.retain(|(of, _)| *of != name);
                 return process::perform(client, call, &mut 0);

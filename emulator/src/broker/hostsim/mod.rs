@@ -26,6 +26,7 @@ mod handover;
 mod identity;
 mod knowledge;
 mod life;
+mod links;
 mod outside;
 mod process;
 mod reasons;

@@ -22,10 +22,12 @@ use super::super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
 use super::handover::{Receiver, Sender, channel};
 use super::identity::{Processes, SimulatedProcess};
 use super::life::Life;
+use super::links::End;
 use super::step::{ADDRESSES, Call, NAMES};
 use crate::gsi::services::{Binding, BoundTo, Conflict};
 use crate::journal::{DomainKey, JournalSlot};
 use crate::link::LocalAddr;
+use crate::steering::ProcessSlot;
 use crate::sync::Mutex;
 
 /// Environment variable with the number of a host, for its real processes.
@@ -46,6 +48,10 @@ pub(super) struct Host {
     pub(super) talks: Mutex<BTreeMap<u32, u32>>,
     /// Acknowledgements that processes have not sent yet, which outlive the processes.
     pub(super) acks: Mutex<Vec<JournalSlot>>,
+    /// The addresses and slots of the processes in the directory of the one that runs.
+    pub(super) users: Mutex<Vec<(LocalAddr, ProcessSlot)>>,
+    /// The ends of shared-memory links that processes have, when they report it.
+    pub(super) links: Mutex<Vec<End>>,
     /// Broken conditions that processes have seen.
     pub(super) complaints: Mutex<Vec<String>>,
 }
@@ -269,7 +275,7 @@ pub(super) fn perform(
             client.close_target(domain(name), target(client, *targets))?;
         }
         // Only simulated processes make these calls.
-        Call::OpenTarget(_) | Call::Talk(_) => {}
+        Call::OpenTarget(_) | Call::Talk(_) | Call::Link(_) | Call::ReportLinks => {}
     }
     Ok(Outcome::Done)
 }

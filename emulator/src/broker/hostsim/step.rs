@@ -102,6 +102,10 @@ pub(super) enum Call {
     OpenTarget(u8),
     /// Talks to another host from an address.
     Talk(u8),
+    /// Asks for a shared-memory link to the slot of another process with an address of both.
+    Link(u8),
+    /// Tells which links it has.
+    ReportLinks,
 }
 
 impl Call {
@@ -131,7 +135,7 @@ impl Step {
         let broker = below(random, 3);
         // The second directory is the exception.
         let dir = below(random, 5) / 4 % DIRS;
-        match below(random, 121) {
+        match below(random, 125) {
             0..=7 => Self::Connect { client, dir },
             8..=39 => Self::Call {
                 client,
@@ -155,6 +159,10 @@ impl Step {
             116 | 117 => Self::EndWithChild { client },
             118 => Self::EndChildren,
             119 | 120 => Self::OtherUser { dir },
+            121..=124 => Self::Call {
+                client,
+                call: Call::Link(below(random, CLIENTS)),
+            },
             108..=111 => Self::Call {
                 client,
                 call: Call::OpenTarget(below(random, NAMES)),

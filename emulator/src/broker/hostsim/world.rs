@@ -25,7 +25,7 @@ use super::step::{CLIENTS, Call, DIRS, Step};
 use crate::fdpass;
 
 /// Marks that have to be reached in a thousand seeds.
-pub(super) const EXPECTED: [&str; 15] = [
+pub(super) const EXPECTED: [&str; 17] = [
     "an address is in use by the other directory",
     "a broker is killed",
     "a broker is stopped and given up",
@@ -35,11 +35,13 @@ pub(super) const EXPECTED: [&str; 15] = [
     "a process is killed",
     "a process is killed while it waits",
     "a process ends before its child",
+    "a process sees the end of a link",
     "a program of another user is refused",
     "a program connects and is silent",
     "a program of another version is refused",
     "a slot is leased again",
     "a slot is resumed",
+    "two processes have a link",
     "two processes share an address",
 ];
 
@@ -278,7 +280,7 @@ impl World {
         self.note(client, report)
     }
 
-    fn call(&mut self, client: u8, call: Call) -> Result<(), String> {
+    pub(super) fn call(&mut self, client: u8, call: Call) -> Result<(), String> {
         let (disturbances, now) = (self.disturbances, self.now());
         let Some(member) = &mut self.members[usize::from(client)] else {
             return Ok(());
@@ -288,6 +290,13 @@ impl World {
         }
         member.disturbed = disturbances;
         (member.began, member.call) = (now, Some(call));
+        if matches!(call, Call::Open(_) | Call::Link(_)) {
+            let dir = member.dir;
+            self.note_users(dir);
+        }
+        let Some(member) = &self.members[usize::from(client)] else {
+            return Ok(());
+        };
         let report = member.process.call(call);
         self.note(client, report)
     }
