@@ -386,6 +386,7 @@ impl Server {
             self.release(slot);
         }
         self.adopt_unused();
+        self.forget_unresumed();
         for group in self.groups.values_mut() {
             group.free_unneeded_orphans(|slot| self.domains.needs(slot));
         }

@@ -156,6 +156,11 @@ impl DomainMemory {
         }
     }
 
+    /// Returns the members of the domain.
+    pub(crate) fn members(&self) -> impl Iterator<Item = ProcessSlot> {
+        ProcessSlot::leasable().filter(|slot| self.is_member(*slot))
+    }
+
     fn directory(&self) -> &[AtomicU64] {
         &self.shared.words()[DIRECTORY_AT..][..MAX_TARGETS]
     }
@@ -192,6 +197,24 @@ impl DomainMemory {
         });
         self.directory()[index].store(qpn.get().into(), Ordering::Release);
         Some(record)
+    }
+
+    /// Returns the targets that processes find.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn targets(&self) -> impl Iterator<Item = Qpn> {
+        let directory = self.directory().iter();
+        let numbers = directory.filter_map(|word| u32::try_from(word.load(Ordering::Acquire)).ok());
+        numbers.filter(|number| *number != 0).map(Qpn::new)
+    }
+
+    /// Removes all targets but those for which `is_kept` is true.
+    pub(crate) fn retain_targets(&self, is_kept: impl Fn(Qpn) -> bool) {
+        for word in self.directory() {
+            let number = u32::try_from(word.load(Ordering::Acquire));
+            if !number.is_ok_and(|number| is_kept(Qpn::new(number))) {
+                word.store(0, Ordering::Release);
+            }
+        }
     }
 
     /// Removes a target.

@@ -68,6 +68,13 @@ impl World {
         if !target.is_found {
             return Err(format!("processes find another record of {id:?}"));
         }
+        let mut openers = target.openers.iter();
+        if target.openers.is_empty() {
+            return Err(format!("{id:?} is open in no process, and stays"));
+        }
+        if let Some(dead) = openers.find(|slot| !domain.members.contains(slot)) {
+            return Err(format!("{id:?} is open in {dead}, which is no member"));
+        }
         for (member, view) in own {
             let (slot, is_opener) = (view.slot, target.openers.contains(&view.slot));
             let is_open = view.targets.contains(&id);
@@ -125,8 +132,27 @@ fn check_domains(known: &ServerView, own: &Clients<'_>) -> Result<(), String> {
             let theirs = &domain.members;
             return Err(format!("{key:?} is shared by {theirs:?}, not {members:?}"));
         }
+        check_memory(*key, domain)?;
     }
     let mut had = own.iter().flat_map(|(_, view)| view.domains.keys());
     had.find(|key| !known.domains.contains_key(key))
         .map_or(Ok(()), |lost| Err(format!("the broker has lost {lost:?}")))
+}
+
+/// Checks that processes see the members and targets that the broker knows, and no others.
+fn check_memory(key: DomainKey, domain: &DomainView) -> Result<(), String> {
+    let (members, seen) = (&domain.members, &domain.in_memory);
+    if seen != members {
+        return Err(format!(
+            "processes see {seen:?} in {key:?}, not {members:?}"
+        ));
+    }
+    let targets: BTreeSet<_> = domain.targets.keys().copied().collect();
+    if domain.records != targets {
+        let records = &domain.records;
+        return Err(format!(
+            "processes find {records:?} in {key:?}, not {targets:?}"
+        ));
+    }
+    Ok(())
 }

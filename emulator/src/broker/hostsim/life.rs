@@ -70,6 +70,19 @@ impl Life {
                 self.links.take_offers(client);
                 return Ok(outcome);
             }
+            Call::ShareTarget(name) => {
+                self.open(client, address_of(name))?;
+                process::perform(client, Call::OpenDomain(name), &mut 0)?;
+                self.new_target(client, name)?;
+            }
+            Call::JoinTarget(name) => {
+                self.open(client, address_of(name))?;
+                self.open_target(client, name)?;
+            }
+            Call::OpenAndTalk(address) => {
+                self.open(client, address_of(address))?;
+                self.talk(client, address_of(address));
+            }
             Call::CloseDomain(name) => {
                 self.own_targets.retain(|(of, _)| *of != name);
                 return process::perform(client, call, &mut 0);

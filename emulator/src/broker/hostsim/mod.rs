@@ -46,6 +46,8 @@ const SEEDS: u64 = if cfg!(target_arch = "x86_64") {
 const STEPS: usize = 120;
 /// One seed of so many has a crowded directory, whose sockets do not fit into one message.
 const CROWDED: u64 = 8;
+/// In one seed of so many, processes share targets and talk to another host.
+const SHARING: u64 = 4;
 /// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
 const ENV: &str = "ROCADE_HOSTSIM";
 
@@ -56,7 +58,12 @@ type Marks = BTreeMap<&'static str, u64>;
 fn steps_of(seed: u64) -> Vec<Step> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9).wrapping_add(seed));
     let crowd = seed.is_multiple_of(CROWDED).then_some(Step::Crowd);
-    let drawn = (0..STEPS).map(|_| Step::draw(&mut random));
+    // None of these is crowded.
+    let draw = match seed % SHARING {
+        2 => Step::draw_sharing,
+        _ => Step::draw,
+    };
+    let drawn = (0..STEPS).map(|_| draw(&mut random));
     crowd.into_iter().chain(drawn).collect()
 }
 
@@ -194,4 +201,102 @@ fn what_a_client_has_is_kept_for_it_while_it_resumes() {
         ]);
         assert_eq!(run(&steps, &mut Marks::new()), Ok(()), "{call:?}");
     }
+}
+
+/// Connects two processes to the broker of the same directory. The one with the higher number
+/// gets the lower slot.
+fn two_clients() -> Vec<Step> {
+    let connect = |client| {
+        let work = Step::Work { rounds: 8 };
+        let connect = Step::Connect { client, dir: 0 };
+        [connect, work, Step::Advance, work, Step::Advance, work]
+    };
+    [4, 0].into_iter().flat_map(connect).collect()
+}
+
+/// Runs steps, after which the host has to come to rest with nothing lost and nothing left.
+fn assert_good(steps: impl IntoIterator<Item = Step>) {
+    let _no_starts = crate::sys::STARTS.read();
+    let steps: Vec<_> = two_clients().into_iter().chain(steps).collect();
+    let mut marks = Marks::new();
+    assert_eq!(run(&steps, &mut marks), Ok(()), "{marks:?}");
+}
+
+/// The owner of a shared target is stopped while another process resumes it.
+#[test]
+fn an_owner_that_resumes_last_keeps_its_target() {
+    let work = Step::Work { rounds: 8 };
+    let call = |client, call| [Step::Call { client, call }, work];
+    let shared = [call(4, Call::ShareTarget(0)), call(0, Call::JoinTarget(0))];
+    let kill = [
+        Step::Stop { client: 4 },
+        Step::KillBroker { broker: 0 },
+        work,
+        Step::Advance,
+        work,
+        Step::Advance,
+        work,
+        Step::Continue { client: 4 },
+    ];
+    assert_good(shared.into_iter().flatten().chain(kill));
+}
+
+/// A process that dies while there is no broker leaves its domains, and its targets end.
+#[test]
+fn what_ends_without_a_broker_does_not_stay_in_a_domain() {
+    let work = Step::Work { rounds: 8 };
+    let call = |client, call| [Step::Call { client, call }, work];
+    let begin = [call(4, Call::ShareTarget(0)), call(0, Call::ShareTarget(0))];
+    let begin: Vec<_> = begin.into_iter().flatten().collect();
+    for end in [
+        Step::Kill { client: 4 },
+        Step::Call {
+            client: 4,
+            call: Call::CloseTarget(0),
+        },
+        Step::Call {
+            client: 4,
+            call: Call::CloseDomain(0),
+        },
+    ] {
+        let steps = [Step::KillBroker { broker: 0 }, end];
+        assert_good(begin.iter().copied().chain(steps));
+    }
+}
+
+/// The slot of a dead process is not leased again while a process that has its target open has not
+/// resumed it.
+#[test]
+fn a_slot_is_not_leased_while_a_client_may_resume_a_target_of_it() {
+    let work = Step::Work { rounds: 8 };
+    let call = |client, call| [Step::Call { client, call }, work];
+    let shared = [call(4, Call::ShareTarget(0)), call(0, Call::JoinTarget(0))];
+    let end = [
+        Step::Kill { client: 4 },
+        Step::KillBroker { broker: 0 },
+        Step::Connect { client: 3, dir: 0 },
+        work,
+    ];
+    assert_good(shared.into_iter().flatten().chain(end));
+}
+
+/// The only process that has resumed a target dies before its creator resumes it.
+#[test]
+fn a_target_is_kept_while_its_creator_may_resume_it() {
+    let work = Step::Work { rounds: 8 };
+    let call = |client, call| [Step::Call { client, call }, work];
+    let shared = [call(4, Call::ShareTarget(0)), call(0, Call::JoinTarget(0))];
+    let end = [
+        Step::Stop { client: 4 },
+        Step::KillBroker { broker: 0 },
+        Step::Advance,
+        work,
+        Step::Advance,
+        work,
+        Step::Advance,
+        work,
+        Step::Kill { client: 0 },
+        work,
+    ];
+    assert_good(shared.into_iter().flatten().chain(end));
 }

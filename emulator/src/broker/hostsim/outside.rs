@@ -1,8 +1,9 @@
 //! The outside of the clients: another host, its packets, and programs that are no clients.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rocade_wire::Qpn;
@@ -72,6 +73,15 @@ impl Peer {
             }
         }
     }
+}
+
+/// A packet to a slot without a process.
+struct ToVacant {
+    at: (LocalAddr, ProcessSlot),
+    /// The socket of the slot.
+    own: OwnedFd,
+    /// The sockets of the processes that have its target open, if it is to one.
+    heirs: Option<Vec<OwnedFd>>,
 }
 
 impl World {
@@ -176,11 +186,38 @@ impl World {
     /// Checks that packets to slots without a process do not stay where they are: the broker
     /// receives them, or passes them to a process that has the target open.
     pub(super) fn check_vacant(&mut self) -> Result<(), String> {
+        let sent = self.send_to_vacant().map_err(|error| error.to_string())?;
+        for _ in 0..ROUNDS {
+            if !self.work()? {
+                break;
+            }
+        }
+        let (mut expected, mut arrived) = (0, 0);
+        for ToVacant { at, own, heirs } in sent {
+            if socket::discard_received(own.as_fd()) > 0 {
+                return Err(format!("a packet to {at:?}, without process, stays"));
+            }
+            let Some(heirs) = heirs else { continue };
+            self.mark("a target outlives its process");
+            expected += 1;
+            // Several targets may have the same heir.
+            arrived += heirs
+                .iter()
+                .map(|one| socket::discard_received(one.as_fd()))
+                .sum::<usize>();
+        }
+        match arrived == expected {
+            true => Ok(()),
+            false => Err(format!(
+                "{arrived} of {expected} packets to targets without their process arrive"
+            )),
+        }
+    }
+
+    /// Sends a packet to each slot without a process, to one of its targets if there is one.
+    fn send_to_vacant(&self) -> io::Result<Vec<ToVacant>> {
         let mut sent = Vec::new();
-        for broker in &self.brokers {
-            let Some(server) = broker.server.as_deref() else {
-                continue;
-            };
+        for server in self.brokers.iter().filter_map(|one| one.server.as_deref()) {
             let known = server.view();
             for (local, group) in &known.groups {
                 for slot in (1..group.sockets.len()).filter_map(|at| u8::try_from(at).ok()) {
@@ -192,39 +229,23 @@ impl World {
                     let mut targets = domains.flat_map(|domain| &domain.targets);
                     let target = targets.find(|(qpn, _)| ProcessSlot::of(**qpn) == slot);
                     let plain = Qpn::new(u32::from(slot.get()) << 16 | 0x100);
-                    let heirs = target.map(|(_, target)| target.openers.clone());
-                    let heirs = heirs.filter(|heirs| heirs.is_subset(&group.users));
                     let socket = |slot: ProcessSlot| server.socket(*local, slot.index());
-                    let own = socket(slot).map_err(|error| error.to_string())?;
-                    let theirs: Result<Vec<_>, _> =
-                        heirs.iter().flatten().map(|slot| socket(*slot)).collect();
-                    let theirs = theirs.map_err(|error| error.to_string())?;
-                    self.peer
-                        .send(*local, target.map_or(plain, |(qpn, _)| *qpn));
-                    sent.push(((*local, slot), own, heirs.map(|_| theirs)));
+                    let heirs = target.map(|(_, target)| &target.openers);
+                    let is_dead = !known.slots.contains(&slot);
+                    let heirs = heirs.filter(|heirs| is_dead && heirs.is_subset(&group.users));
+                    let sockets = heirs.map(|heirs| heirs.iter().map(|slot| socket(*slot)));
+                    let heirs = sockets.map(io::Result::<Vec<_>>::from_iter).transpose()?;
+                    // They may have received something before.
+                    for one in heirs.iter().flatten() {
+                        socket::discard_received(one.as_fd());
+                    }
+                    let qpn = target.map_or(plain, |(qpn, _)| *qpn);
+                    self.peer.send(*local, qpn);
+                    let (at, own) = ((*local, slot), socket(slot)?);
+                    sent.push(ToVacant { at, own, heirs });
                 }
             }
         }
-        for _ in 0..ROUNDS {
-            if !self.work()? {
-                break;
-            }
-        }
-        for ((local, slot), own, heirs) in sent {
-            if socket::discard_received(own.as_fd()) > 0 {
-                return Err(format!(
-                    "a packet to {slot} at {local}, without process, stays"
-                ));
-            }
-            let Some(heirs) = heirs else { continue };
-            self.mark("a target outlives its process");
-            let received = heirs
-                .iter()
-                .map(|one| socket::discard_received(one.as_fd()));
-            if received.sum::<usize>() == 0 {
-                return Err(format!("a packet to a target of {slot} at {local} is lost"));
-            }
-        }
-        Ok(())
+        Ok(sent)
     }
 }

@@ -275,7 +275,13 @@ pub(super) fn perform(
             client.close_target(domain(name), target(client, *targets))?;
         }
         // Only simulated processes make these calls.
-        Call::OpenTarget(_) | Call::Talk(_) | Call::Link(_) | Call::ReportLinks => {}
+        Call::OpenTarget(_)
+        | Call::Talk(_)
+        | Call::Link(_)
+        | Call::ReportLinks
+        | Call::ShareTarget(_)
+        | Call::JoinTarget(_)
+        | Call::OpenAndTalk(_) => {}
     }
     Ok(Outcome::Done)
 }

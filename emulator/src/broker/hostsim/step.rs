@@ -106,6 +106,12 @@ pub(super) enum Call {
     Link(u8),
     /// Tells which links it has.
     ReportLinks,
+    /// Opens an address and a domain, and creates a target there.
+    ShareTarget(u8),
+    /// Opens an address, and a target of another process there.
+    JoinTarget(u8),
+    /// Opens an address, and talks to another host from there.
+    OpenAndTalk(u8),
 }
 
 impl Call {
@@ -121,6 +127,26 @@ impl Call {
             10 => Self::NewTarget(name),
             _ => Self::CloseTarget(name),
         }
+    }
+
+    /// Draws a call of processes that share targets and talk to another host.
+    fn draw_sharing(random: &mut Random) -> Self {
+        let name = below(random, NAMES);
+        match below(random, 10) {
+            0..=2 => Self::ShareTarget(name),
+            3..=5 => Self::JoinTarget(name),
+            6 | 7 => Self::OpenAndTalk(name),
+            8 => Self::CloseTarget(name),
+            _ => Self::CloseDomain(name),
+        }
+    }
+
+    /// Returns true if the call may open an address.
+    pub(super) const fn opens_address(self) -> bool {
+        matches!(
+            self,
+            Self::Open(_) | Self::ShareTarget(_) | Self::JoinTarget(_) | Self::OpenAndTalk(_)
+        )
     }
 }
 
@@ -171,6 +197,34 @@ impl Step {
                 client,
                 call: Call::Talk(below(random, ADDRESSES)),
             },
+            _ => Self::Packet {
+                address: below(random, ADDRESSES),
+                slot: 1 + below(random, 4),
+            },
+        }
+    }
+
+    /// Draws a step of a host whose processes share targets and talk to another host, until they
+    /// are killed.
+    pub(super) fn draw_sharing(random: &mut Random) -> Self {
+        let client = below(random, CLIENTS);
+        let broker = below(random, 2);
+        match below(random, 100) {
+            0..=11 => Self::Connect { client, dir: 0 },
+            12..=41 => Self::Call {
+                client,
+                call: Call::draw_sharing(random),
+            },
+            42..=69 => Self::Work {
+                rounds: 1 + below(random, 8),
+            },
+            70..=74 => Self::GoOn { client },
+            75..=79 => Self::Turn { broker },
+            80..=86 => Self::Advance,
+            87..=93 => Self::Kill { client },
+            94 => Self::Stop { client },
+            95 | 96 => Self::Continue { client },
+            97 => Self::KillBroker { broker },
             _ => Self::Packet {
                 address: below(random, ADDRESSES),
                 slot: 1 + below(random, 4),

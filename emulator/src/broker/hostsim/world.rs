@@ -25,7 +25,7 @@ use super::step::{CLIENTS, Call, DIRS, Step};
 use crate::fdpass;
 
 /// Marks that have to be reached in a thousand seeds.
-pub(super) const EXPECTED: [&str; 17] = [
+pub(super) const EXPECTED: [&str; 19] = [
     "an address is in use by the other directory",
     "a broker is killed",
     "a broker is stopped and given up",
@@ -41,6 +41,8 @@ pub(super) const EXPECTED: [&str; 17] = [
     "a program of another version is refused",
     "a slot is leased again",
     "a slot is resumed",
+    "a target outlives its process",
+    "the peer of a killed process is told",
     "two processes have a link",
     "two processes share an address",
 ];
@@ -290,7 +292,7 @@ impl World {
         }
         member.disturbed = disturbances;
         (member.began, member.call) = (now, Some(call));
-        if matches!(call, Call::Open(_) | Call::Link(_)) {
+        if call.opens_address() || matches!(call, Call::Link(_)) {
             let dir = member.dir;
             self.note_users(dir);
         }
@@ -646,7 +648,7 @@ impl World {
     /// Returns true if a process waits for the sockets of an address.
     pub(super) fn is_opening(&self) -> bool {
         let mut members = self.members.iter().flatten();
-        members.any(|one| one.waits.is_some() && matches!(one.call, Some(Call::Open(_))))
+        members.any(|one| one.waits.is_some() && one.call.is_some_and(Call::opens_address))
     }
 
     pub(super) fn note_shared(&mut self) {

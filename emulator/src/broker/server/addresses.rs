@@ -269,7 +269,6 @@ impl Server {
         if self.awaits_clients() {
             return;
         }
-        let needed = self.domains.needed();
         let has_process = |slot| {
             let mut clients = self.clients.iter();
             self.slots.is_orphan(slot) || clients.any(|client| client.slot == Some(slot))
@@ -281,7 +280,8 @@ impl Server {
                 || clients.any(|client| client.slot == Some(slot) && client.is_resuming())
         };
         for group in self.groups.values_mut() {
-            group.adopt_unused(may_use, |slot| needed.contains(&slot) && !has_process(slot));
+            let is_needed = |slot| self.domains.needs(slot) && !has_process(slot);
+            group.adopt_unused(may_use, is_needed);
         }
     }
 

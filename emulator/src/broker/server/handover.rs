@@ -87,9 +87,7 @@ impl Server {
             let (_, notifications) = self.domain_call(slot, &key, qpn, TargetCall::Close);
             self.notify(notifications);
         }
-        // It may own targets of a domain that it had opened when another broker ran.
-        let closed: Vec<_> = self.domains.not_of(slot).chain(unclaimed.domains).collect();
-        for key in closed {
+        for key in unclaimed.domains {
             let notifications = self.domains.leave(slot, &key);
             self.notify(notifications);
         }

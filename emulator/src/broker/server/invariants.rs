@@ -9,6 +9,7 @@ impl Server {
     pub(super) fn check_invariants(&self) {
         self.check_slots();
         self.check_groups();
+        self.domains.check_invariants();
     }
 
     /// A slot has one process: a client, or an orphan of an earlier broker.

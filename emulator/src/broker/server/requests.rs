@@ -122,26 +122,7 @@ impl Server {
     ) -> Result<(), RequestRefusal> {
         let client = &mut self.clients[index];
         let Some(slot) = client.slot else {
-            return match request {
-                _ if self.clients[index].deferred.is_some() => Err(RequestRefusal::early()),
-                // A slot without a process may have targets that others have open. A process that
-                // got it would receive their packets.
-                Request::Hello { resume: None, .. } if self.awaits_clients() => {
-                    self.clients[index].deferred = Some(request);
-                    Ok(())
-                }
-                Request::Hello {
-                    resume,
-                    name,
-                    faults,
-                } => {
-                    let client = &mut self.clients[index];
-                    client.name = name;
-                    client.faults = self.faults.register(faults, resume.is_none());
-                    self.greet(index, resume, fds.into_iter().next())
-                }
-                request => self.answer_anyone(index, request),
-            };
+            return self.answer_stranger(index, request, fds);
         };
         match request {
             Request::Open { local, first } if client.pending.is_none() => {
@@ -179,6 +160,37 @@ impl Server {
                 self.claim(index, slot, &request);
                 self.answer_client(index, slot, request, fds)
             }
+        }
+    }
+
+    /// Answers a request of a process without a slot.
+    fn answer_stranger(
+        &mut self,
+        index: usize,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), RequestRefusal> {
+        if self.clients[index].deferred.is_some() {
+            return Err(RequestRefusal::early());
+        }
+        match request {
+            // The numbers of targets contain the slot of their creator, which may be gone while
+            // clients that have not resumed yet have the targets open.
+            Request::Hello { resume: None, .. } if self.awaits_clients() => {
+                self.clients[index].deferred = Some(request);
+                Ok(())
+            }
+            Request::Hello {
+                resume,
+                name,
+                faults,
+            } => {
+                let client = &mut self.clients[index];
+                client.name = name;
+                client.faults = self.faults.register(faults, resume.is_none());
+                self.greet(index, resume, fds.into_iter().next())
+            }
+            request => self.answer_anyone(index, request),
         }
     }
 

@@ -30,6 +30,10 @@ pub(in crate::broker) struct View {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::broker) struct DomainView {
     pub(in crate::broker) members: BTreeSet<ProcessSlot>,
+    /// The members that the processes see.
+    pub(in crate::broker) in_memory: BTreeSet<ProcessSlot>,
+    /// The targets that the processes see.
+    pub(in crate::broker) records: BTreeSet<Qpn>,
     pub(in crate::broker) targets: BTreeMap<Qpn, TargetView>,
 }
 

@@ -17,6 +17,13 @@ use super::view::{DomainView, TargetView};
 use crate::journal::{DomainKey, DomainMemory, TargetRecord};
 use crate::steering::ProcessSlot;
 
+mod creators;
+mod inherited;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use creators::Creators;
+
 /// Most domains, each of which takes a descriptor.
 const MAX_DOMAINS: usize = 256;
 /// Service bits of an opcode, and their value for XRC. The BTH of an XRC request is followed by the
@@ -31,10 +38,15 @@ pub(super) type TargetNotification = (ProcessSlot, Qpn, TargetEvent);
 #[derive(Default)]
 pub(super) struct Domains {
     all: BTreeMap<DomainKey, Domain>,
+    /// The creators of the targets of all domains.
+    creators: Creators,
 }
 
 struct Domain {
     memory: Arc<DomainMemory>,
+    /// True while clients of an earlier broker may resume the domain, and targets that no other
+    /// process has open.
+    is_inherited: bool,
     members: BTreeSet<ProcessSlot>,
     targets: BTreeMap<u32, Target>,
 }
@@ -48,6 +60,7 @@ impl Domain {
     fn new(memory: DomainMemory) -> Self {
         Self {
             memory: Arc::new(memory),
+            is_inherited: false,
             members: BTreeSet::new(),
             targets: BTreeMap::new(),
         }
@@ -65,14 +78,20 @@ impl Domain {
             .filter(move |other| *other != slot)
     }
 
-    /// Handles an operation of a client on a target. `may_come` is true for processes that have not
-    /// handed over everything yet.
+    fn add(&mut self, qpn: Qpn, record: TargetRecord, creators: &mut Creators) {
+        let openers = BTreeSet::new();
+        self.targets.insert(qpn.get(), Target { record, openers });
+        creators.add(qpn);
+    }
+
+    /// Handles an operation of a client on a target.
     fn call(
         &mut self,
         slot: ProcessSlot,
         qpn: Qpn,
         call: TargetCall,
-        may_come: impl Fn(ProcessSlot) -> bool,
+        creators: &mut Creators,
+        is_alive: impl Fn(ProcessSlot) -> bool,
     ) -> (Response, Vec<TargetNotification>) {
         let gone = |is_gone| Response::Target { is_gone };
         if call == TargetCall::New {
@@ -81,8 +100,7 @@ impl Domain {
             let is_its_own = ProcessSlot::of(qpn) == slot;
             let record = (is_its_own && !is_known).then(|| self.memory.add(qpn, slot));
             if let Some(Some(record)) = record {
-                let openers = BTreeSet::new();
-                self.targets.insert(qpn.get(), Target { record, openers });
+                self.add(qpn, record, creators);
             }
             let target = self.targets.get_mut(&qpn.get()).filter(|_| is_its_own);
             let Some(target) = target else {
@@ -94,12 +112,10 @@ impl Domain {
         if call == TargetCall::Open && !self.targets.contains_key(&qpn.get()) {
             // An earlier broker may have known the target.
             if let Some(record) = self.memory.find(qpn) {
-                let openers = BTreeSet::new();
-                let may_own = |slot| self.members.contains(&slot) || may_come(slot);
-                if record.control().owner.is_some_and(|owner| !may_own(owner)) {
+                if record.control().owner.is_some_and(|owner| !is_alive(owner)) {
                     record.owner_died();
                 }
-                self.targets.insert(qpn.get(), Target { record, openers });
+                self.add(qpn, record, creators);
             }
         }
         let others: Vec<_> = self.others(slot).collect();
@@ -114,11 +130,13 @@ impl Domain {
             }
             TargetCall::Close => {
                 let had = target.openers.remove(&slot);
-                if !had || !target.openers.is_empty() {
+                // A client that has not resumed the target may have it open.
+                if !had || !target.openers.is_empty() || self.is_inherited {
                     return (gone(false), Vec::new());
                 }
                 self.memory.remove(&target.record);
                 self.targets.remove(&qpn.get());
+                creators.remove(qpn);
                 (gone(true), notify(TargetEvent::Gone))
             }
             TargetCall::Want => {
@@ -131,29 +149,50 @@ impl Domain {
         }
     }
 
-    /// Removes a process that is gone, or has closed the domain. One that was a member when another
-    /// broker ran, and never came back, may own targets.
+    /// Removes a member: its process is gone, or has closed the domain. A member of an earlier
+    /// broker may not have resumed the domain.
     //= XRC-11
-    fn leave(&mut self, slot: ProcessSlot, notifications: &mut Vec<TargetNotification>) {
-        self.members.remove(&slot);
+    fn leave(
+        &mut self,
+        slot: ProcessSlot,
+        creators: &mut Creators,
+        notifications: &mut Vec<TargetNotification>,
+    ) {
+        if !self.members.remove(&slot) && !self.memory.is_member(slot) {
+            return;
+        }
         self.memory.set_member(slot, false);
-        let members = &self.members;
-        let memory = &self.memory;
-        self.targets.retain(|&number, target| {
-            let qpn = Qpn::new(number);
-            let mut notify =
-                |what| notifications.extend(members.iter().map(|other| (*other, qpn, what)));
+        for target in self.targets.values_mut() {
             target.openers.remove(&slot);
-            if target.openers.is_empty() {
-                memory.remove(&target.record);
-                notify(TargetEvent::Gone);
-                return false;
-            }
+        }
+        if !self.is_inherited {
+            self.remove_unopened(creators, notifications);
+        }
+        for (number, target) in &self.targets {
             let is_held = target.record.control().owner == Some(slot);
             if is_held && !target.record.owner_died() {
-                notify(TargetEvent::Failed);
+                let (qpn, members) = (Qpn::new(*number), self.members.iter());
+                notifications.extend(members.map(|other| (*other, qpn, TargetEvent::Failed)));
             }
-            true
+        }
+    }
+
+    /// Removes the targets that no process has open.
+    fn remove_unopened(
+        &mut self,
+        creators: &mut Creators,
+        notifications: &mut Vec<TargetNotification>,
+    ) {
+        let (members, memory) = (&self.members, &self.memory);
+        self.targets.retain(|number, target| {
+            if target.openers.is_empty() {
+                let qpn = Qpn::new(*number);
+                memory.remove(&target.record);
+                creators.remove(qpn);
+                let members = members.iter();
+                notifications.extend(members.map(|other| (*other, qpn, TargetEvent::Gone)));
+            }
+            !target.openers.is_empty()
         });
     }
 }
@@ -180,7 +219,8 @@ impl Domains {
         let known = self.all.contains_key(&opening.key);
         if let Some(memory) = memory {
             if !known {
-                let domain = Domain::new(DomainMemory::of(memory)?);
+                let mut domain = Domain::new(DomainMemory::of(memory)?);
+                domain.is_inherited = true;
                 self.all.insert(opening.key, domain);
             } else if !is_same(self.all[&opening.key].memory.fd(), memory.as_fd())? {
                 // Other processes have created a new domain while no broker knew this one.
@@ -204,31 +244,13 @@ impl Domains {
     /// Returns true if targets created by the process with this slot exist, for which the broker
     /// receives when the process is gone.
     pub(super) fn needs(&self, slot: ProcessSlot) -> bool {
-        let targets = self.all.values().flat_map(|domain| domain.targets.keys());
-        targets
-            .into_iter()
-            .any(|number| ProcessSlot::of(Qpn::new(*number)) == slot)
-    }
-
-    /// Returns the slots of the processes that have created targets.
-    pub(super) fn needed(&self) -> BTreeSet<ProcessSlot> {
-        let targets = self.all.values().flat_map(|domain| domain.targets.keys());
-        targets
-            .map(|number| ProcessSlot::of(Qpn::new(*number)))
-            .collect()
+        self.creators.has(slot)
     }
 
     /// Returns the domains that a process has opened.
     pub(super) fn of_member(&self, slot: ProcessSlot) -> impl Iterator<Item = DomainKey> {
         let all = self.all.iter();
         all.filter(move |(_, domain)| domain.members.contains(&slot))
-            .map(|(key, _)| *key)
-    }
-
-    /// Returns the domains that a process has not opened.
-    pub(super) fn not_of(&self, slot: ProcessSlot) -> impl Iterator<Item = DomainKey> {
-        let all = self.all.iter();
-        all.filter(move |(_, domain)| !domain.members.contains(&slot))
             .map(|(key, _)| *key)
     }
 
@@ -241,26 +263,36 @@ impl Domains {
         })
     }
 
-    /// Removes a process from a domain.
+    /// Removes a process from all domains.
+    pub(super) fn leave_all(&mut self, slot: ProcessSlot) -> Vec<TargetNotification> {
+        let mut notifications = Vec::new();
+        for domain in self.all.values_mut() {
+            domain.leave(slot, &mut self.creators, &mut notifications);
+        }
+        self.drop_unused();
+        notifications
+    }
+
+    /// Removes a member of a domain.
     pub(super) fn leave(&mut self, slot: ProcessSlot, key: &DomainKey) -> Vec<TargetNotification> {
         let mut notifications = Vec::new();
         if let Some(domain) = self.all.get_mut(key) {
-            domain.leave(slot, &mut notifications);
-            if domain.members.is_empty() {
-                self.all.remove(key);
-            }
+            domain.leave(slot, &mut self.creators, &mut notifications);
+            self.drop_unused();
         }
         notifications
     }
 
-    /// Removes a process from all domains.
-    pub(super) fn leave_all(&mut self, slot: ProcessSlot) -> Vec<TargetNotification> {
-        let mut notifications = Vec::new();
-        self.all.retain(|_, domain| {
-            domain.leave(slot, &mut notifications);
+    /// Drops the domains without members.
+    fn drop_unused(&mut self) {
+        let Self { all, creators } = self;
+        all.retain(|_, domain| {
+            if domain.members.is_empty() {
+                let targets = domain.targets.keys();
+                targets.for_each(|number| creators.remove(Qpn::new(*number)));
+            }
             !domain.members.is_empty()
         });
-        notifications
     }
 
     /// Returns the state, as a simulation sees it.
@@ -268,6 +300,8 @@ impl Domains {
     pub(super) fn view(&self) -> BTreeMap<DomainKey, DomainView> {
         let view = |domain: &Domain| DomainView {
             members: domain.members.clone(),
+            in_memory: domain.memory.members().collect(),
+            records: domain.memory.targets().collect(),
             targets: (domain.targets.iter())
                 .map(|(number, target)| {
                     let qpn = Qpn::new(*number);
@@ -357,18 +391,17 @@ impl Server {
         qpn: Qpn,
         call: TargetCall,
     ) -> (Response, Vec<TargetNotification>) {
-        let (clients, slots) = (&self.clients, &self.slots);
-        // A process that has not come back to this broker yet has its slot's lock.
-        let may_come = |slot| {
-            let mut clients = clients.iter();
-            slots.is_orphan(slot)
-                || clients.any(|client| client.slot == Some(slot) && client.is_resuming())
+        let clients = &self.clients;
+        // A client of an earlier broker may not have come yet.
+        let is_alive = |slot| {
+            self.slots.is_orphan(slot) || clients.iter().any(|client| client.slot == Some(slot))
         };
-        let domain = self.domains.all.get_mut(key);
+        let Domains { all, creators } = &mut self.domains;
+        let domain = all.get_mut(key);
         let domain = domain.filter(|domain| domain.members.contains(&slot));
         domain.map_or_else(
             || (Response::NoTarget, Vec::new()),
-            |domain| domain.call(slot, qpn, call, may_come),
+            |domain| domain.call(slot, qpn, call, creators, is_alive),
         )
     }
 
