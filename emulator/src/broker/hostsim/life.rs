@@ -64,7 +64,11 @@ impl Life {
                 let users = self.host.users.lock().clone();
                 self.links.ask(client, number, &users)?;
             }
-            Call::ReportLinks => self.host.links.lock().extend(self.links.report()),
+            Call::ReportLinks => {
+                // Another call may have received some.
+                self.links.take_offers(client);
+                self.host.links.lock().extend(self.links.report());
+            }
             Call::Service => {
                 let outcome = process::perform(client, call, &mut 0)?;
                 self.links.take_offers(client);
