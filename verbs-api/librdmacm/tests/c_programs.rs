@@ -71,7 +71,8 @@ rocade_tests::c_programs! {
         each_call_fails_once,
         a_removed_device_ends_its_ids,
         a_device_that_is_back_has_new_ids,
-        no_connection_over_a_port_that_is_down;
+        no_connection_over_a_port_that_is_down,
+        events_of_a_device_are_none_of_a_connection;
     interposed:
         system_calls_of_rocade_are_its_own;
     flood:

@@ -179,6 +179,35 @@ static void no_connection_over_a_port_that_is_down(void)
 	finish(&ends);
 }
 
+/* The connection manager of the kernel registers no handler of asynchronous events (cma_client of
+ * cma.c): GIDs, the LID and the subnet manager change without an event of it, and a connection goes
+ * on. The program learns it by the event of the device. */
+static void events_of_a_device_are_none_of_a_connection(void)
+{
+	CHECK_INT(setenv("ROCADE_FAULT",
+			 "event type=LID_CHANGE at=5s; event type=SM_CHANGE at=5s;"
+			 "event type=CLIENT_REREGISTER at=5s; gid-add gid=192.0.2.77 at=5s", 1), 0);
+	struct ends ends = routed(RDMA_PS_TCP);
+	connect_ends(&ends);
+	int seen[IBV_EVENT_GID_CHANGE + 1] = { 0 };
+	for (int i = 0; i < 4; i++) {
+		struct ibv_async_event event;
+		CHECK_INT(ibv_get_async_event(ends.active->verbs, &event), 0);
+		CHECK(event.event_type <= IBV_EVENT_GID_CHANGE);
+		seen[event.event_type] = 1;
+		ibv_ack_async_event(&event);
+	}
+	CHECK(seen[IBV_EVENT_LID_CHANGE] && seen[IBV_EVENT_SM_CHANGE]);
+	CHECK(seen[IBV_EVENT_CLIENT_REREGISTER] && seen[IBV_EVENT_GID_CHANGE]);
+	no_event(ends.client);
+	no_event(ends.server);
+	CHECK_INT(rdma_disconnect(ends.active), 0);
+	pass(ends.server, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK_INT(rdma_disconnect(ends.passive), 0);
+	pass(ends.client, RDMA_CM_EVENT_DISCONNECTED);
+	destroy_ends(&ends);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -186,6 +215,8 @@ int main(int argc, char **argv)
 		{ "a_removed_device_ends_its_ids", a_removed_device_ends_its_ids },
 		{ "a_device_that_is_back_has_new_ids", a_device_that_is_back_has_new_ids },
 		{ "no_connection_over_a_port_that_is_down", no_connection_over_a_port_that_is_down },
+		{ "events_of_a_device_are_none_of_a_connection",
+		  events_of_a_device_are_none_of_a_connection },
 		{ NULL, NULL },
 	};
 	return run_cm_case(cases, argc, argv);
