@@ -3,8 +3,6 @@
 //! The memory of a domain survives its broker. A process that dies, closes a target or leaves the
 //! domain while no broker runs stays in that memory, where other processes find it.
 
-use rocade_wire::Qpn;
-
 use super::{Creators, Domain, Domains, Server, TargetNotification};
 use crate::steering::ProcessSlot;
 
@@ -42,7 +40,7 @@ impl Domains {
     pub(in crate::broker::server) fn check_invariants(&self) {
         let mut creators = Creators::default();
         let targets = self.all.values().flat_map(|domain| domain.targets.keys());
-        targets.for_each(|number| creators.add(Qpn::new(*number)));
+        targets.for_each(|number| creators.add(rocade_wire::Qpn::new(*number)));
         assert_eq!(creators, self.creators, "the creators of all targets");
     }
 }
