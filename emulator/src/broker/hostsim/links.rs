@@ -37,7 +37,8 @@ impl Links {
         }
     }
 
-    /// Requests a link to one of these slots, at an address of both. Without a broker there is none.
+    /// Requests a link to one of these slots, at an address of both. There is none without a
+    /// broker.
     pub(super) fn ask(
         &mut self,
         client: &BrokerClient,

@@ -51,8 +51,8 @@ pub(super) struct Client {
     pub(super) pending: Option<Pending>,
     /// An unanswered request for what another client may have a better right to.
     pub(super) deferred: Option<Request>,
-    /// Resources of the slot that a client that resumes has not handed over yet. `None` for a client
-    /// that has said that it has handed over everything, or that is new.
+    /// Resources of the slot that a resuming client has not handed over yet. `None` for a client
+    /// that is new, or has said that this was all.
     pub(super) unclaimed: Option<Unclaimed>,
     /// The client's fault rules.
     pub(super) faults: ClientFaults,
