@@ -1,7 +1,11 @@
-// Echo of 64 bytes over the RDMA connection manager or over TCP, for programs that wait.
+// Echo of 64 bytes over the RDMA connection manager, TCP or a pipe in each direction, for programs
+// that wait.
 //
-//   echo rdma|tcp epoll|block server PORT
-//   echo rdma|tcp epoll|block client PORT COUNT MILLIS
+//   echo rdma|tcp|pipe epoll|block server PORT
+//   echo rdma|tcp|pipe epoll|block client PORT COUNT MILLIS
+//
+// The pipes are files PORT.to and PORT.from, which the server makes. They wake the other process
+// and do nothing else, so that they show what the scheduler allows.
 //
 // `epoll` waits in an event loop for non-blocking descriptors, `block` in a receiving call. The
 // server prints a line when it listens. The client stops after COUNT round trips or MILLIS
@@ -20,6 +24,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,8 +44,9 @@
     }                                                                                              \
   } while (0)
 
-static bool is_rdma, is_epoll;
-static int epoll_fd, tcp_fd;
+static bool is_rdma, is_pipe, is_epoll;
+/* The socket twice, or a pipe for each direction. */
+static int epoll_fd, in_fd, out_fd;
 static struct rdma_cm_id *id;
 static struct ibv_mr *mr;
 static char received[RECEIVES][LEN], outgoing[LEN];
@@ -67,14 +73,37 @@ static void connect_tcp(bool server, int port) {
     CHECK(listen(listener, 1) == 0);
     puts("ready");
     fflush(stdout);
-    CHECK((tcp_fd = accept(listener, NULL, NULL)) >= 0);
+    CHECK((in_fd = accept(listener, NULL, NULL)) >= 0);
   } else {
-    tcp_fd = listener;
-    CHECK(connect(tcp_fd, (struct sockaddr *)&address, sizeof address) == 0);
+    in_fd = listener;
+    CHECK(connect(in_fd, (struct sockaddr *)&address, sizeof address) == 0);
   }
-  CHECK(setsockopt(tcp_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+  CHECK(setsockopt(in_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+  out_fd = in_fd;
   if (is_epoll)
-    watch(tcp_fd);
+    watch(in_fd);
+}
+
+static int open_pipe(bool server, const char *name, const char *direction) {
+  char path[4096];
+  int fd;
+  CHECK(snprintf(path, sizeof path, "%s.%s", name, direction) < (int)sizeof path);
+  CHECK(!server || mkfifo(path, 0600) == 0);
+  // Opened for both, so that the call does not wait for the other end.
+  CHECK((fd = open(path, O_RDWR)) >= 0);
+  return fd;
+}
+
+static void connect_pipes(bool server, const char *name) {
+  int to = open_pipe(server, name, "to"), from = open_pipe(server, name, "from");
+  in_fd = server ? to : from;
+  out_fd = server ? from : to;
+  if (server) {
+    puts("ready");
+    fflush(stdout);
+  }
+  if (is_epoll)
+    watch(in_fd);
 }
 
 static void post_receive(uintptr_t slot) {
@@ -112,8 +141,12 @@ static void send_message(char mark) {
   bool signaled = ++sends % SIGNAL == 0;
   struct ibv_wc done;
   outgoing[0] = mark;
+  if (is_pipe) {
+    CHECK(write(out_fd, outgoing, LEN) == LEN);
+    return;
+  }
   if (!is_rdma) {
-    CHECK(send(tcp_fd, outgoing, LEN, MSG_NOSIGNAL) == LEN);
+    CHECK(send(out_fd, outgoing, LEN, MSG_NOSIGNAL) == LEN);
     return;
   }
   // The completion of the last signaled send frees its predecessors too.
@@ -126,12 +159,13 @@ static void send_message(char mark) {
                        IBV_SEND_INLINE | (signaled ? IBV_SEND_SIGNALED : 0)) == 0);
 }
 
-static char receive_tcp(void) {
+static char receive_bytes(void) {
   char buffer[LEN];
   for (ssize_t had = 0, more; had < LEN; had += more) {
     if (is_epoll)
       await_descriptor();
-    more = recv(tcp_fd, buffer + had, LEN - had, is_epoll ? 0 : MSG_WAITALL);
+    more = is_pipe ? read(in_fd, buffer + had, LEN - had)
+                   : recv(in_fd, buffer + had, LEN - had, is_epoll ? 0 : MSG_WAITALL);
     if (more < 0 && errno == EAGAIN)
       more = 0;
     else
@@ -161,7 +195,7 @@ static char receive_rdma(void) {
   return mark;
 }
 
-static char receive_message(void) { return is_rdma ? receive_rdma() : receive_tcp(); }
+static char receive_message(void) { return is_rdma ? receive_rdma() : receive_bytes(); }
 
 static double micros(void) {
   struct timespec now;
@@ -195,11 +229,13 @@ static void answer(void) {
 
 /* The server ends after the client, because its last message may still be under way. */
 static void end(bool server) {
+  if (is_pipe)
+    return;
   if (!is_rdma) {
     char buffer[1];
-    CHECK(fcntl(tcp_fd, F_SETFL, 0) == 0);
+    CHECK(fcntl(in_fd, F_SETFL, 0) == 0);
     if (server)
-      CHECK(recv(tcp_fd, buffer, 1, 0) == 0);
+      CHECK(recv(in_fd, buffer, 1, 0) == 0);
     return;
   }
   struct rdma_cm_event *event;
@@ -215,12 +251,15 @@ static void end(bool server) {
 int main(int argc, char **argv) {
   CHECK(argc >= 5);
   is_rdma = strcmp(argv[1], "rdma") == 0;
+  is_pipe = strcmp(argv[1], "pipe") == 0;
   is_epoll = strcmp(argv[2], "epoll") == 0;
   bool server = strcmp(argv[3], "server") == 0;
   alarm(LIMIT);
   CHECK(!is_epoll || (epoll_fd = epoll_create1(0)) >= 0);
   if (is_rdma)
     connect_rdma(server, argv[4]);
+  else if (is_pipe)
+    connect_pipes(server, argv[4]);
   else
     connect_tcp(server, atoi(argv[4]));
   if (server) {

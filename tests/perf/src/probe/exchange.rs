@@ -44,6 +44,8 @@ pub(crate) enum Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     Tcp,
+    /// A pipe in each direction, for the echo only.
+    Pipes,
     Rocade(Link),
 }
 
@@ -112,14 +114,15 @@ impl Exchange {
     ) -> Result<String, Failure> {
         let program = rig.echo()?;
         let port = free_port().to_string();
-        let transport = match self.over {
-            Over::Tcp => "tcp",
-            Over::Rocade(_) => "rdma",
+        let (transport, address) = match self.over {
+            Over::Tcp => ("tcp", port),
+            Over::Pipes => ("pipe", rig.file(&port).display().to_string()),
+            Over::Rocade(_) => ("rdma", port),
         };
         let start = |side: Side, words: &[String]| {
             let mut command = wrap(side, self.command(rig));
             command.arg(program).args([transport, wake.word()]);
-            command.arg(side.word()).arg(&port).args(words);
+            command.arg(side.word()).arg(&address).args(words);
             Peer::start(command, Stdio::piped())
         };
         let server = start(Side::Server, &[])?;
@@ -193,6 +196,7 @@ impl Exchange {
         rig::await_listener(port, START)?;
         let mut words = vec!["127.0.0.1", "-t", "1", "-m", LEN];
         match self.over {
+            Over::Pipes => return Err("qperf has no pipes".to_owned()),
             Over::Tcp => words.push("tcp_lat"),
             Over::Rocade(_) => {
                 words.extend(arguments.split_whitespace());
@@ -218,6 +222,7 @@ impl Exchange {
         };
         let server = start(&[])?;
         match self.over {
+            Over::Pipes => return Err("rstream has no pipes".to_owned()),
             Over::Tcp => rig::await_listener(port, START)?,
             Over::Rocade(_) => rig.await_service(port, START)?,
         }
@@ -229,7 +234,7 @@ impl Exchange {
     /// Returns the command before the program: `rocade run`, or `env`.
     fn command(self, rig: &Rig) -> Command {
         match self.over {
-            Over::Tcp => Command::new("env"),
+            Over::Tcp | Over::Pipes => Command::new("env"),
             Over::Rocade(link) => rig.run_connecting(link),
         }
     }

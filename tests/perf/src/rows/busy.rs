@@ -46,7 +46,35 @@ const fn row(
     beside(name, (what, ours), (against, floor), Unit::Micros)
 }
 
+/// Two processes that only wake each other, by pipes: what the scheduler allows.
+const fn floor(name: &'static str, what: &'static str, wake: Wake, against: &'static str) -> Row {
+    let program = Program::Echo(wake);
+    let ours = Exchange {
+        program,
+        over: Over::Pipes,
+    };
+    let floor = Exchange {
+        program,
+        over: Over::Tcp,
+    };
+    let ours = Probe::Exchange(ours, 4);
+    let floor = Probe::Exchange(floor, 4);
+    beside(name, (what, ours), (against, floor), Unit::Micros)
+}
+
 pub(super) const ROWS: &[Row] = &[
+    floor(
+        "busy_4_pipes_epoll",
+        "4 loops: wake-ups alone, by pipes in an epoll loop",
+        Wake::Epoll,
+        TCP_EPOLL.0,
+    ),
+    floor(
+        "busy_4_pipes_block",
+        "4 loops: wake-ups alone, by pipes, read",
+        Wake::Block,
+        TCP_BLOCK.0,
+    ),
     row(
         "busy_4_echo_epoll_shm",
         4,
