@@ -5,9 +5,10 @@ use std::sync::{Arc, Weak};
 use rocade_transport::{Completion, Time};
 use rocade_wire::Qpn;
 
+use super::ack_counter::AckCounter;
 use super::cq_ring::{CqRing, EventAction};
 use super::cross_channel::Waits;
-use super::event_queue::{AckCounter, EventQueue};
+use super::event_queue::EventQueue;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::service_queue::ServiceQueue;
 use super::users::{User, Users};

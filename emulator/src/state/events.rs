@@ -5,8 +5,9 @@ use std::sync::{Arc, Weak};
 
 use crate::sync::Mutex;
 
+use super::ack_counter::AckCounter;
 use super::cq::CompChannelState;
-use super::event_queue::{AckCounter, EventQueue};
+use super::event_queue::EventQueue;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 

@@ -5,6 +5,7 @@
 
 #![deny(clippy::disallowed_methods)]
 
+mod ack_counter;
 mod comp_counter;
 mod cq;
 mod cq_ring;
@@ -12,6 +13,7 @@ mod cross_channel;
 mod domain;
 mod driver_arbiter;
 mod event_queue;
+mod event_waiter;
 mod events;
 mod groups;
 mod local_endpoint;
@@ -29,16 +31,18 @@ mod users;
 
 pub use comp_counter::{CounterUnit, CounterValue};
 pub use domain::{FileId, XrcdInitAttr};
-pub use event_queue::{EventWaiter, WaitStep};
+pub use event_waiter::{EventWaiter, WaitStep};
 pub use events::{AsyncEvent, AsyncEventKind, EventElement};
 
+pub(crate) use ack_counter::AckCounter;
 pub(crate) use comp_counter::CompCounterInner;
 pub(crate) use cq::{CompChannelState, CqInner};
 pub(crate) use cq_ring::CqRing;
 pub(crate) use cross_channel::{CompletionWait, CrossChannelState, ManagedQueue, SendRelease};
 pub(crate) use domain::{Domain, Domains};
 pub(crate) use driver_arbiter::{Activity, Caller, DriverArbiter};
-pub(crate) use event_queue::{AckCounter, EventQueue, ReceivingWait, WaitOn};
+pub(crate) use event_queue::EventQueue;
+pub(crate) use event_waiter::{ReceivingWait, WaitOn};
 pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
 pub(crate) use local_endpoint::{Flow, Flows, Icrcs, LocalEndpoint, RxState, TxRoute};

@@ -8,9 +8,9 @@ use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_transport::{CompleteTo, Completion, Managed, QpEvent, Srqn, Time};
 use rocade_wire::Qpn;
 
+use super::ack_counter::{AckCounter, LazyAcks};
 use super::cq::CqInner;
 use super::domain::Domain;
-use super::event_queue::{AckCounter, LazyAcks};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::pending_wqes::PendingWqes;
 use super::srq::SrqInner;

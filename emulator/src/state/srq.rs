@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use rocade_transport::{Completion, PdTag, RecvWqe, SharedReceives, Srqn, Taken};
 use rocade_wire::Qpn;
 
+use super::ack_counter::AckCounter;
 use super::cq::CqInner;
 use super::domain::Domain;
-use super::event_queue::AckCounter;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::pending_wqes::PendingWqes;
 use super::users::{User, Users};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, rank};
 use rocade_transport::{Qp, QpAttr, QpState};
 
+use super::ack_counter::AckCounter;
 use super::domain::Domain;
-use super::event_queue::AckCounter;
 use super::events::AsyncEvents;
 use crate::journal::TargetRecord;
 use crate::steering::ProcessSlot;
