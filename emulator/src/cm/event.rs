@@ -13,7 +13,7 @@ use super::CmId;
 use super::id::IdKey;
 use crate::engine::{ChannelKind, Engine, EngineInner};
 use crate::error::VerbsError;
-use crate::state::{EventQueue, EventWaiter};
+use crate::state::{EventQueue, EventWaiter, HasEvents};
 
 /// The kind of an event (`rdma_cm_event_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -156,6 +156,14 @@ pub(super) struct CmEventChannel {
     pub(super) events: EventQueue<QueuedEvent>,
 }
 
+impl HasEvents for CmEventChannel {
+    type Event = QueuedEvent;
+
+    fn events(&self) -> &EventQueue<QueuedEvent> {
+        &self.events
+    }
+}
+
 impl CmChannel {
     /// Makes a channel.
     ///
@@ -222,11 +230,7 @@ impl CmChannel {
     /// [`CompChannel::begin_wait`](crate::CompChannel::begin_wait).
     #[must_use]
     pub fn begin_wait(&self) -> EventWaiter {
-        let channel = Arc::clone(&self.inner);
-        let has_event = move || channel.events.len() > 0;
-        let events = &self.inner.events;
-        self.engine
-            .receive_in(events.waiter(), events.event_fd(), has_event)
+        self.engine.receive_in(&self.inner)
     }
 
     /// Leaves the packets to other threads, because this one is going to wait for the descriptor.
@@ -260,8 +264,8 @@ impl CmChannel {
             }
             return taken;
         };
-        if matches!(taken, Err(VerbsError::WouldBlock)) {
-            self.engine.receive_in_loop(outer, || events.len() > 0);
+        if matches!(taken, Err(VerbsError::WouldBlock)) && self.engine.has_loop_sockets(outer) {
+            self.engine.receive_in_loop(|| events.len() > 0);
             let next = self.take(|events| Ok(events.try_pop(|_| ())));
             if !matches!(next, Ok(None)) {
                 taken = next;

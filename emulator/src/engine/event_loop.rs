@@ -167,13 +167,14 @@ enum LoopOwner {
 }
 
 impl EngineInner {
-    /// Receives what has come, for a program whose channel has no event yet and is non-blocking. If
-    /// `outer` has no sockets, packets did not wake the program. `has_event` returns true if the
-    /// event is there.
-    pub(crate) fn receive_in_loop(&self, outer: &Arc<Epoll>, has_event: impl Fn() -> bool) {
-        if !self.event_loops.is_owner(outer) {
-            return;
-        }
+    /// Returns true if the channel has the sockets, so that packets wake the program.
+    pub(crate) fn has_loop_sockets(&self, outer: &Arc<Epoll>) -> bool {
+        self.event_loops.is_owner(outer)
+    }
+
+    /// Receives what has come, for a program whose channel has the sockets and no event yet.
+    /// `has_event` returns true if the event is there.
+    pub(crate) fn receive_in_loop(&self, has_event: impl Fn() -> bool) {
         self.polled();
         let by_itself = self
             .event_loops

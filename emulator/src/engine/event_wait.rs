@@ -24,7 +24,8 @@ use super::poll_policy::SpinEstimator;
 use crate::cpu_idle::CpuIdle;
 use crate::memory::are_faults_blocked;
 use crate::state::{
-    Activity, Caller, EventWaiter, Follower, Place, ReceivingWait, Sleeper, WaitOn, WaitStep,
+    Activity, AwaitedEvents, Caller, EventWaiter, Follower, HasEvents, Place, ReceivingWait,
+    Sleeper, WaitOn, WaitStep,
 };
 use crate::sys::{self, Interruption, PollSet};
 use crate::tuning::{OTHERS_POLL_NS, SPIN_NS};
@@ -46,7 +47,9 @@ struct Receiver {
     engine: Weak<EngineInner>,
     /// Becomes readable with the event.
     event_fd: RawFd,
-    has_event: Box<dyn Fn() -> bool + Send + Sync>,
+    events: Arc<dyn AwaitedEvents>,
+    /// This thread has received, so that an event may be reserved for it.
+    has_received: Cell<bool>,
     /// The registration of this thread while it sleeps, as one or the other.
     sleeper: Cell<Option<Sleeper>>,
     follower: Cell<Option<Follower>>,
@@ -67,21 +70,20 @@ impl std::fmt::Debug for Receiver {
 pub(super) const PEERS: usize = 2;
 
 impl EngineInner {
-    /// Makes `waiter` receive packets while it waits. `has_event` returns true if the event is
-    /// there, and `event_fd` is readable then.
-    pub(crate) fn receive_in(
+    /// Returns a waiter for `events` that receives packets while it waits.
+    pub(crate) fn receive_in<T: HasEvents + 'static>(
         self: &Arc<Self>,
-        waiter: EventWaiter,
-        event_fd: RawFd,
-        has_event: impl Fn() -> bool + Send + Sync + 'static,
+        events: &Arc<T>,
     ) -> EventWaiter {
+        let waiter = events.events().waiter();
         if self.sim.is_some() {
             return waiter;
         }
         waiter.receiving(Box::new(Receiver {
             engine: Arc::downgrade(self),
-            event_fd,
-            has_event: Box::new(has_event),
+            event_fd: events.events().event_fd(),
+            events: Arc::<T>::clone(events),
+            has_received: Cell::new(false),
             sleeper: Cell::new(None),
             follower: Cell::new(None),
             before: Cell::default(),
@@ -157,6 +159,18 @@ impl Receiver {
         WaitStep(WaitOn::Semaphore)
     }
 
+    /// Calls `receive`. The event that this brings is reserved for this thread, which takes it next
+    /// or drops this object.
+    fn reserving(&self, mut receive: impl FnMut()) {
+        self.has_received.set(true);
+        self.events.reserving(&mut receive);
+    }
+
+    /// Receives what has come.
+    fn receive(&self, engine: &EngineInner) {
+        self.reserving(|| _ = engine.receive_unlocked(Caller::Application, 0));
+    }
+
     /// Sleeps until the event is there, or until the thread that watches leaves.
     fn follow(&self, engine: &EngineInner, follower: Follower) -> WaitStep {
         // The background thread need not wake for this, because another thread watches.
@@ -166,6 +180,15 @@ impl Receiver {
         set.add(follower.wake_fd());
         self.follower.set(Some(follower));
         WaitStep(WaitOn::Descriptors(ManuallyDrop::new(set)))
+    }
+}
+
+impl Drop for Receiver {
+    /// The verb has ended, perhaps by a signal or an error, so others look for the event.
+    fn drop(&mut self) {
+        if self.has_received.get() {
+            self.events.announce();
+        }
     }
 }
 
@@ -199,7 +222,9 @@ impl ReceivingWait for Receiver {
         engine.polled();
         engine.serve(ServiceContext::Poll);
         engine.serve(ServiceContext::IdlePoll(0));
-        if engine.spin_for_event(&self.has_event) {
+        let mut found = false;
+        self.reserving(|| found = engine.spin_for_event(&|| self.events.has_event()));
+        if found {
             return WaitStep(WaitOn::Nothing);
         }
         let sleepers = engine.service_queue.sleepers();
@@ -215,7 +240,7 @@ impl ReceivingWait for Receiver {
         let is_quiet = engine.service_queue.woken() == 0 && engine.announce_sleep();
         if !is_quiet {
             engine.end_watch(sleeper);
-            engine.receive_unlocked(Caller::Application, 0);
+            self.receive(&engine);
             engine.resume_loop();
             sleepers.hand_over();
             return WaitStep(WaitOn::Nothing);
@@ -256,7 +281,7 @@ impl ReceivingWait for Receiver {
             }
             if set.any_ready_from(PEERS) {
                 engine.polled();
-                engine.receive_unlocked(Caller::Application, 0);
+                self.receive(&engine);
             }
         }
         engine.resume_loop();

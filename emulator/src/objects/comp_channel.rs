@@ -75,14 +75,7 @@ impl CompChannel {
     /// [`EventWaiter::wait`] as long as there is no event.
     #[must_use]
     pub fn begin_wait(&self) -> EventWaiter {
-        let engine = &self.context.engine;
-        let channel = Arc::clone(&self.inner);
-        let has_event = move || channel.events.len() > 0;
-        engine.receive_in(
-            self.inner.events.waiter(),
-            self.inner.events.event_fd(),
-            has_event,
-        )
+        self.context.engine.receive_in(&self.inner)
     }
 
     /// Takes a completion event and returns the cookie of its CQ, or `None` if the caller has to
@@ -95,7 +88,8 @@ impl CompChannel {
         let engine = &self.context.engine;
         let taken = self.inner.events.pop_in_loop(
             |cq| cq.event_taken(),
-            |outer| engine.receive_in_loop(outer, || self.inner.events.len() > 0),
+            |outer| engine.has_loop_sockets(outer),
+            || engine.receive_in_loop(|| self.inner.events.len() > 0),
         );
         let Some(outer) = self.inner.events.outer() else {
             return Ok(taken?.map(|cq| cq.cookie()));

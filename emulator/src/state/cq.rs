@@ -9,6 +9,7 @@ use super::ack_counter::AckCounter;
 use super::cq_ring::{CqRing, EventAction};
 use super::cross_channel::Waits;
 use super::event_queue::EventQueue;
+use super::event_waiter::HasEvents;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::service_queue::ServiceQueue;
 use super::users::{User, Users};
@@ -24,6 +25,14 @@ pub(crate) struct CompChannelState {
     cqs: Users,
     /// Number of armed CQs.
     armed: AtomicUsize,
+}
+
+impl HasEvents for CompChannelState {
+    type Event = Arc<CqInner>;
+
+    fn events(&self) -> &EventQueue<Arc<CqInner>> {
+        &self.events
+    }
 }
 
 impl CompChannelState {

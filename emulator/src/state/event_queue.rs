@@ -1,35 +1,75 @@
 //! A queue of events behind a file descriptor that applications may poll, epoll or make
 //! non-blocking.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::sync::{Mutex, rank};
-
 use super::event_waiter::EventWaiter;
 use crate::error::VerbsError;
+use crate::sync::modelled::{Mutex, per_thread};
+use crate::sync::rank;
 use crate::sys::{self, Epoll, EventSemaphore};
 
 /// A queue of events with a file descriptor and a semaphore.
 ///
-/// The eventfd is readable exactly while the queue is not empty, and each event triggers an
-/// edge-triggered epoll. Threads that wait in a verb wait at the `semaphore`.
+/// An event is announced when it is added: the eventfd is readable while the queue is not empty,
+/// and each event triggers an edge-triggered epoll. Threads that wait in a verb wait at the
+/// `semaphore`.
+///
+/// An event that a thread receives in order to take it itself is *reserved* instead, because the
+/// announcement would be two system calls for nothing ([`EventQueue::reserving`]). That thread
+/// takes the event or announces it. Another thread that looks meanwhile may take it.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     /// The descriptor that the program waits for, if that is not the eventfd. The eventfd is a
     /// member, and others may be (`engine/event_loop.rs`).
     outer: Option<Arc<Epoll>>,
-    /// Its count is the number of events, less those that a thread is about to take. It may be
-    /// greater after several threads tried to take the same event: each of them then wakes once for
-    /// nothing.
+    /// Its count is the number of announced events, less those that a thread is about to take. It
+    /// may be greater after several threads tried to take the same event: each of them then wakes
+    /// once for nothing.
     semaphore: EventSemaphore,
     /// No further event comes, and none has to be waited for.
     ended: AtomicBool,
-    queue: Mutex<VecDeque<T>, rank::Events>,
+    queue: Mutex<Queue<T>, rank::Events>,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    events: VecDeque<T>,
+    /// The queue has one event, which is not announced.
+    is_reserved: bool,
+}
+
+per_thread! {
+    /// Address of the queue whose next event this thread takes itself, or 0.
+    static TAKES_FROM: Cell<usize> = Cell::new(0);
+}
+
+/// Marks this thread as one that takes the next event of a queue itself, until this is dropped.
+struct Taking<'q, T> {
+    queue: &'q EventQueue<T>,
+    before: usize,
+}
+
+impl<'q, T> Taking<'q, T> {
+    fn begin(queue: &'q EventQueue<T>) -> Self {
+        let before = TAKES_FROM.with(|at| at.replace(queue.address()));
+        Self { queue, before }
+    }
+}
+
+impl<T> Drop for Taking<'_, T> {
+    fn drop(&mut self) {
+        TAKES_FROM.with(|at| at.set(self.before));
+        if std::thread::panicking() {
+            self.queue.announce_reserved();
+        }
+    }
 }
 
 impl<T> EventQueue<T> {
@@ -62,7 +102,10 @@ impl<T> EventQueue<T> {
             outer: None,
             semaphore: EventSemaphore::new()?,
             ended: AtomicBool::new(false),
-            queue: Mutex::new(VecDeque::new()),
+            queue: Mutex::new(Queue {
+                events: VecDeque::new(),
+                is_reserved: false,
+            }),
         })
     }
 
@@ -111,19 +154,70 @@ impl<T> EventQueue<T> {
         }
     }
 
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Adds an event. It is reserved if this thread takes the next event itself, and announced
+    /// otherwise.
     pub(crate) fn push(&self, event: T) {
+        self.push_with(event, TAKES_FROM.with(Cell::get) == self.address());
+    }
+
+    /// Returns true if the event is reserved, which only the first one in the queue can be.
+    fn push_with(&self, event: T, may_reserve: bool) -> bool {
         let mut queue = self.queue.lock();
-        queue.push_back(event);
+        if may_reserve && queue.events.is_empty() && !self.has_ended() {
+            queue.is_reserved = true;
+            queue.events.push_back(event);
+            return true;
+        }
+        // A reserved event is the only one, so that the announcements are those of all or none.
+        let first = usize::from(self.announce(&mut queue));
+        queue.events.push_back(event);
         //= CQ-14
         sys::eventfd_set(self.fd());
-        self.semaphore.open();
+        drop(queue);
+        // The woken thread may run at once, and takes the lock.
+        for _ in 0..=first {
+            self.semaphore.open();
+        }
+        false
+    }
+
+    /// Calls `receive`. An event that this adds to the queue is reserved for the calling thread,
+    /// which then calls [`EventQueue::try_pop`] or [`EventQueue::announce_reserved`].
+    pub(crate) fn reserving<R>(&self, receive: impl FnOnce() -> R) -> R {
+        let _taking = Taking::begin(self);
+        receive()
+    }
+
+    /// Announces the event, if one is reserved, because the thread that has it reserved does not
+    /// take it.
+    pub(crate) fn announce_reserved(&self) {
+        let mut queue = self.queue.lock();
+        let was_reserved = self.announce(&mut queue);
+        drop(queue);
+        if was_reserved {
+            self.semaphore.open();
+        }
+    }
+
+    /// Makes the descriptor readable for a reserved event. Returns true if there was one. The
+    /// caller opens the semaphore when it has unlocked the queue.
+    fn announce(&self, queue: &mut Queue<T>) -> bool {
+        let was_reserved = std::mem::take(&mut queue.is_reserved);
+        if was_reserved {
+            sys::eventfd_set(self.fd());
+        }
+        was_reserved
     }
 
     /// Takes the oldest event. `on_take` runs under the queue's lock, so that a concurrent
     /// [`EventQueue::retain`] sees either the event or the effect of `on_take`.
     pub(crate) fn try_pop(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         let mut queue = self.queue.lock();
-        let Some(event) = queue.pop_front() else {
+        let Some(event) = queue.events.pop_front() else {
             // A thread that passed `semaphore` while another took the event has left a count
             // behind.
             while self.semaphore.close() {}
@@ -133,8 +227,11 @@ impl<T> EventQueue<T> {
             return None;
         };
         on_take(&event);
+        if std::mem::take(&mut queue.is_reserved) {
+            return Some(event);
+        }
         self.semaphore.close();
-        if queue.is_empty() {
+        if queue.events.is_empty() {
             self.clear();
         }
         Some(event)
@@ -149,26 +246,26 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Like [`EventQueue::pop`]. If there is no event, the descriptor is non-blocking and it may
-    /// have further members, calls `receive` and looks again.
+    /// Like [`EventQueue::pop`]. If there is no event, and `is_receiver` returns true of the
+    /// descriptor that may have further members, calls `receive` and looks again.
     pub(crate) fn pop_in_loop(
         &self,
         on_take: impl Fn(&T),
-        receive: impl FnOnce(&Arc<Epoll>),
+        is_receiver: impl FnOnce(&Arc<Epoll>) -> bool,
+        receive: impl FnOnce(),
     ) -> Result<Option<T>, VerbsError> {
-        match (self.pop(&on_take), &self.outer) {
-            (Err(VerbsError::WouldBlock), Some(outer)) => {
-                receive(outer);
-                let taken = self.try_pop(&on_take);
-                taken.map(Some).ok_or(VerbsError::WouldBlock)
-            }
-            (taken, _) => taken,
+        if let Some(event) = self.try_pop(&on_take) {
+            return Ok(Some(event));
         }
+        if self.outer.as_ref().is_some_and(is_receiver) {
+            self.reserving(receive);
+        }
+        self.pop(on_take)
     }
 
     /// Number of queued events.
     pub(crate) fn len(&self) -> usize {
-        self.queue.lock().len()
+        self.queue.lock().events.len()
     }
 
     /// Returns a handle to wait for events.
@@ -182,98 +279,36 @@ impl<T> EventQueue<T> {
     /// Removes and returns the events that `take` selects, in their order.
     pub(crate) fn extract(&self, mut take: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut queue = self.queue.lock();
-        let (taken, kept): (Vec<T>, Vec<T>) = queue.drain(..).partition(|event| take(event));
-        queue.extend(kept);
-        for _ in &taken {
-            self.semaphore.close();
-        }
-        if !taken.is_empty() && queue.is_empty() {
-            self.clear();
-        }
+        let (taken, kept): (Vec<T>, Vec<T>) = queue.events.drain(..).partition(|event| take(event));
+        queue.events.extend(kept);
+        self.forget(&mut queue, taken.len());
         taken
     }
 
     /// Drops the events that `keep` rejects.
     pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock();
-        let before = queue.len();
-        queue.retain(keep);
-        for _ in queue.len()..before {
+        let before = queue.events.len();
+        queue.events.retain(keep);
+        let removed = before - queue.events.len();
+        self.forget(&mut queue, removed);
+    }
+
+    /// Takes back the announcement of this number of removed events.
+    fn forget(&self, queue: &mut Queue<T>, removed: usize) {
+        if removed == 0 || std::mem::take(&mut queue.is_reserved) {
+            return;
+        }
+        for _ in 0..removed {
             self.semaphore.close();
         }
-        if before > 0 && queue.is_empty() {
+        if queue.events.is_empty() {
             self.clear();
         }
     }
 }
 
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::sys::PollSet;
-
-    fn readable(queue: &EventQueue<u32>) -> bool {
-        let mut set = PollSet::default();
-        let fd = set.add(queue.raw_fd());
-        let waited = set.wait(Some(Duration::ZERO));
-        waited.is_ok() && set.is_ready(fd)
-    }
-
-    //= CQ-14 type=test
-    #[test]
-    fn the_gate_and_the_descriptor_follow_the_events() {
-        let queue = EventQueue::new().unwrap();
-        for event in 0..5 {
-            queue.push(event);
-        }
-        queue.retain(|event| event % 2 == 0);
-        for event in [0, 2, 4] {
-            assert!(readable(&queue));
-            queue.waiter().wait().unwrap();
-            assert_eq!(queue.pop(|_| ()).unwrap(), Some(event));
-        }
-        assert!(!readable(&queue) && !queue.semaphore.close());
-        queue.push(5);
-        queue.retain(|_| false);
-        assert!(!readable(&queue) && !queue.semaphore.close());
-        // The state after several threads tried to take the same event.
-        queue.semaphore.open();
-        assert_eq!(queue.pop(|_| ()).unwrap(), None);
-        assert!(!queue.semaphore.close());
-    }
-
-    #[test]
-    fn a_thread_that_waits_is_let_through() {
-        let queue = EventQueue::new().unwrap();
-        let (events, seen) = mpsc::channel();
-        thread::scope(|scope| {
-            for _ in 0..3 {
-                let events = events.clone();
-                let queue = &queue;
-                scope.spawn(move || {
-                    loop {
-                        match queue.pop(|_| ()).unwrap() {
-                            Some(0) => break,
-                            Some(event) => events.send(event).unwrap(),
-                            None => queue.waiter().wait().unwrap(),
-                        }
-                    }
-                });
-            }
-            for event in 1..=1_000 {
-                queue.push(event);
-            }
-            let mut all: Vec<u32> = seen.iter().take(1_000).collect();
-            all.sort_unstable();
-            assert_eq!(all, (1..=1_000).collect::<Vec<_>>());
-            for _ in 0..3 {
-                queue.push(0);
-            }
-        });
-        assert!(!readable(&queue));
-    }
-}
+mod tests;

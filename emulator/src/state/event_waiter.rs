@@ -6,6 +6,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use super::event_queue::EventQueue;
 use crate::error::VerbsError;
 use crate::sys::{EventSemaphore, PollSet};
 
@@ -16,7 +17,8 @@ pub struct EventWaiter {
     pub(super) receiver: Option<Box<dyn ReceivingWait>>,
 }
 
-/// A thread that receives packets while it waits for an event.
+/// A thread that receives packets while it waits for an event. When this is dropped, an event that
+/// it has received and not taken is announced.
 pub(crate) trait ReceivingWait: Debug {
     /// Prepares a sleep.
     fn begin(&self) -> WaitStep;
@@ -26,6 +28,40 @@ pub(crate) trait ReceivingWait: Debug {
     /// # Errors
     /// `woken`, if the caller has to return it.
     fn end(&self, set: PollSet, woken: io::Result<()>) -> io::Result<()>;
+}
+
+/// The events that a thread waits for.
+pub(crate) trait AwaitedEvents: Send + Sync {
+    /// Returns true if an event is there.
+    fn has_event(&self) -> bool;
+
+    /// Calls `receive`, and reserves an event that this brings for the calling thread
+    /// ([`EventQueue::reserving`]).
+    fn reserving(&self, receive: &mut dyn FnMut());
+
+    /// Announces the event, if one is reserved.
+    fn announce(&self);
+}
+
+/// The owner of a queue that threads wait for.
+pub(crate) trait HasEvents: Send + Sync {
+    type Event: Send;
+
+    fn events(&self) -> &EventQueue<Self::Event>;
+}
+
+impl<T: HasEvents> AwaitedEvents for T {
+    fn has_event(&self) -> bool {
+        self.events().len() > 0
+    }
+
+    fn reserving(&self, receive: &mut dyn FnMut()) {
+        self.events().reserving(receive);
+    }
+
+    fn announce(&self) {
+        self.events().announce_reserved();
+    }
 }
 
 /// The next step of a thread that waits. It needs no drop.
@@ -112,7 +148,8 @@ impl EventWaiter {
         }
     }
 
-    /// Ends the sleep, given the result of [`EventWaiter::block`].
+    /// Ends the sleep, given the result of [`EventWaiter::block`]. The caller looks for the event
+    /// next, or drops the waiter: until then the event need not be announced.
     ///
     /// # Errors
     /// As [`EventWaiter::wait`].

@@ -42,7 +42,7 @@ pub(crate) use cross_channel::{CompletionWait, CrossChannelState, ManagedQueue, 
 pub(crate) use domain::{Domain, Domains};
 pub(crate) use driver_arbiter::{Activity, Caller, DriverArbiter};
 pub(crate) use event_queue::EventQueue;
-pub(crate) use event_waiter::{ReceivingWait, WaitOn};
+pub(crate) use event_waiter::{AwaitedEvents, HasEvents, ReceivingWait, WaitOn};
 pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
 pub(crate) use local_endpoint::{Flow, Flows, Icrcs, LocalEndpoint, RxState, TxRoute};

@@ -14,6 +14,23 @@ pub(crate) mod atomic {
     };
 }
 
+/// Declares a value of each thread, with a constant initial value.
+macro_rules! per_thread {
+    ($(#[$attribute:meta])* static $name:ident: $type:ty = $initial:expr;) => {
+        #[cfg(not(loom))]
+        std::thread_local! {
+            $(#[$attribute])*
+            static $name: $type = const { $initial };
+        }
+        #[cfg(loom)]
+        loom::thread_local! {
+            $(#[$attribute])*
+            static $name: $type = $initial;
+        }
+    };
+}
+pub(crate) use per_thread;
+
 #[cfg(not(loom))]
 pub(crate) use super::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 #[cfg(loom)]
