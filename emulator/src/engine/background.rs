@@ -19,7 +19,7 @@ use crate::failure;
 use crate::inherited::spawn_thread;
 use crate::notice::{self, Notice};
 use crate::raw::PacketSocket;
-use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason};
+use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason, waking_later};
 use crate::sys;
 use crate::tuning::{
     DISPLACED_NS, FALLBACK_POLL_NS, SHARED_ROUNDS, SOCKET_POLL_INTERVAL, SOCKET_ROUNDS,
@@ -333,7 +333,7 @@ impl EngineInner {
                         std::hint::spin_loop();
                     }
                     spins += 1;
-                    self.spin_once(spins - 1, Caller::Background)
+                    waking_later(|| self.spin_once(spins - 1, Caller::Background))
                 }
                 PollStep::BackOff { .. } | PollStep::Sleep | PollStep::Poll => return step,
             };
@@ -353,7 +353,7 @@ impl EngineInner {
     /// or if that is long ago, this thread watches for the next ones. A thread that does not run
     /// may hold the lock of a link, so that this one does not wait for locks.
     fn take_over(&self, stalled_ns: u64) -> bool {
-        let found = self.receive_unlocked(Caller::Background, stalled_ns);
+        let found = waking_later(|| self.receive_unlocked(Caller::Background, stalled_ns));
         if found || stalled_ns >= DISPLACED_NS {
             self.service_queue.sleepers().displace();
         }
@@ -389,10 +389,11 @@ impl EngineInner {
     pub(super) fn receive_all(&self) -> bool {
         let mut packets = self.receive_all_shared() + self.receive_frames(Caller::Background);
         for endpoint in self.endpoints.read().iter() {
-            let mut rx = endpoint.lock_rx();
             let mut spins = 0;
             for _ in 0..SOCKET_ROUNDS {
-                let received = self.receive(endpoint, &mut rx, Caller::Background);
+                let received = waking_later(|| {
+                    self.receive(endpoint, &mut endpoint.lock_rx(), Caller::Background)
+                });
                 packets += received.packets;
                 if self.arbiter.is_polling(self.now().as_ns()) {
                     break;
@@ -436,7 +437,7 @@ impl EngineInner {
         let shm_links = self.shm_links.read();
         let (mut packets, mut spins) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
-            let found = self.receive_shared(&shm_links, Caller::Background);
+            let found = waking_later(|| self.receive_shared(&shm_links, Caller::Background));
             packets += found;
             if found >= STREAM_PACKETS {
                 spins = STREAM_SPINS;

@@ -13,6 +13,7 @@ use super::event_waiter::HasEvents;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::service_queue::ServiceQueue;
 use super::users::{User, Users};
+use super::wake_later;
 use crate::config::Likeness;
 use crate::sync::modelled::Mutex;
 use crate::sync::modelled::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -362,7 +363,7 @@ impl CqInner {
             self.publish(&ring);
         }
         // A poller that sleeps has checked the CQ under the lock, before or after this.
-        self.service_queue.sleepers().wake_pollers_of(self.key());
+        wake_later::wake_pollers(&self.service_queue, self.key());
         if event {
             self.raise_event();
         } else if let Some(due) = due {
@@ -400,7 +401,7 @@ impl CqInner {
 
     fn raise_event(&self) {
         if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
-            channel.events.push(this);
+            wake_later::push_event(channel, this);
         }
     }
 

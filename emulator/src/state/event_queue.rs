@@ -22,7 +22,8 @@ use crate::sys::{self, Epoll, EventSemaphore};
 ///
 /// An event that a thread receives in order to take it itself is *reserved* instead, because the
 /// announcement would be two system calls for nothing ([`EventQueue::reserving`]). That thread
-/// takes the event or announces it. Another thread that looks meanwhile may take it.
+/// takes the event or announces it. Another thread that looks meanwhile may take it. A thread that
+/// holds locks reserves the event too, and announces it without them (`wake_later.rs`).
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
@@ -162,6 +163,12 @@ impl<T> EventQueue<T> {
     /// otherwise.
     pub(crate) fn push(&self, event: T) {
         self.push_with(event, TAKES_FROM.with(Cell::get) == self.address());
+    }
+
+    /// Like [`EventQueue::push`], but leaves the announcement to the caller if this returns true.
+    /// The next step is [`EventQueue::announce_reserved`].
+    pub(crate) fn push_unannounced(&self, event: T) -> bool {
+        self.push_with(event, true)
     }
 
     /// Returns true if the event is reserved, which only the first one in the queue can be.
@@ -309,6 +316,6 @@ impl<T> EventQueue<T> {
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests;
+pub(super) mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -182,24 +182,30 @@ fn loom_an_event_that_waits_comes_once() {
     }
 }
 
-/// A poller that is about to sleep sees the completion, or is woken by the thread that adds it.
+/// A poller that is about to sleep sees the completion, or is woken by the thread that adds it, at
+/// once or later.
 #[test]
 fn loom_no_completion_is_slept_over() {
-    loom::model(|| {
-        let device = Device::new();
-        let cq = device.cq(None);
-        let adder = {
-            let cq = Arc::clone(&cq);
-            thread::spawn(move || {
-                let done = test_completion(1, false, WcStatus::Success);
-                assert_eq!(cq.add([done].iter(), &mut 0, |_, _| {}), 0);
-            })
-        };
-        let sleepers = device.service_queue.sleepers();
-        let sleeper = sleepers.begin().expect("a descriptor");
-        let sees_it = cq.has_any();
-        adder.join().unwrap();
-        assert!(sees_it || sleepers.is_woken(&sleeper));
-        assert!(sleepers.end(sleeper));
-    });
+    for is_later in [false, true] {
+        loom::model(move || {
+            let device = Device::new();
+            let cq = device.cq(None);
+            let adder = {
+                let cq = Arc::clone(&cq);
+                thread::spawn(move || {
+                    let add = || {
+                        let done = test_completion(1, false, WcStatus::Success);
+                        assert_eq!(cq.add([done].iter(), &mut 0, |_, _| {}), 0);
+                    };
+                    if is_later { waking_later(add) } else { add() }
+                })
+            };
+            let sleepers = device.service_queue.sleepers();
+            let sleeper = sleepers.begin().expect("a descriptor");
+            let sees_it = cq.has_any();
+            adder.join().unwrap();
+            assert!(sees_it || sleepers.is_woken(&sleeper));
+            assert!(sleepers.end(sleeper));
+        });
+    }
 }

@@ -28,6 +28,7 @@ mod srq;
 mod target;
 mod tx;
 mod users;
+mod wake_later;
 
 pub use comp_counter::{CounterUnit, CounterValue};
 pub use domain::{FileId, XrcdInitAttr};
@@ -56,6 +57,7 @@ pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{OpenHandle, TargetOwnership};
 pub(crate) use tx::{TxBacklog, TxState, pending_ack_of, tx_route_for};
 pub(crate) use users::{User, Users};
+pub(crate) use wake_later::waking_later;
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -328,6 +328,12 @@ impl Sleepers {
         }
     }
 
+    /// Returns true if a poller sleeps that was not woken yet.
+    #[inline]
+    pub(crate) fn has_unwoken(&self) -> bool {
+        self.unwoken.load(Ordering::Relaxed) > 0
+    }
+
     /// Wakes the pollers of the CQ with this key, as [`Sleepers::wake`] does.
     #[inline]
     pub(crate) fn wake_pollers_of(&self, cq: usize) {
