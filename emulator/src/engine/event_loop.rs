@@ -200,11 +200,11 @@ impl EngineInner {
             LoopOwner::This => {
                 self.polled();
                 self.serve(ServiceContext::Poll);
-                self.begin_loop();
+                self.begin_loop(is_empty_wake);
             }
             LoopOwner::Another => {
                 self.serve(ServiceContext::Poll);
-                self.serve(ServiceContext::IdlePoll(0));
+                self.release_before_sleep(is_empty_wake);
             }
             LoopOwner::Nobody => self.leave_inline(),
         }
@@ -293,8 +293,17 @@ impl EngineInner {
         LoopOwner::Nobody
     }
 
+    /// Sends the delayed ACKs if the program has found no event, because it sleeps now. A program
+    /// that requests an event handles the last one first, and its answer carries the ACK. If it
+    /// does not answer, the background thread sends the ACK.
+    fn release_before_sleep(&self, is_empty_wake: bool) {
+        if is_empty_wake {
+            self.serve(ServiceContext::IdlePoll(0));
+        }
+    }
+
     /// Announces that the program is going to sleep in its event loop, which is the watcher then.
-    fn begin_loop(&self) {
+    fn begin_loop(&self, is_empty_wake: bool) {
         if self.service_queue.sleepers().begin_loop() {
             // The background thread ignores packets from now on, and looks after the program.
             self.service_queue.wake_thread();
@@ -308,7 +317,7 @@ impl EngineInner {
                 break;
             }
         }
-        self.serve(ServiceContext::IdlePoll(0));
+        self.release_before_sleep(is_empty_wake);
         if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
             // The peers announce space.
             self.retry_backlogs(Caller::Background);
@@ -339,6 +348,8 @@ impl EngineInner {
 }
 
 #[cfg(all(test, not(loom)))]
+mod acks;
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::os::fd::RawFd;
     use std::thread;
@@ -362,7 +373,7 @@ mod tests {
 
     /// Sends to `a` and returns when the descriptor of its channel is readable. Returns true if the
     /// packet has made it so, and not an event.
-    fn send_until_readable(a: &Side, b: &Side) -> bool {
+    pub(super) fn send_until_readable(a: &Side, b: &Side) -> bool {
         a.qp.recv_queue().push(7, &[a.sge(0, 8)]).expect("space");
         a.cq.req_notify(false).expect("a channel");
         b.send(1, SendOp::Send { imm: None }, &[b.sge(0, 8)]);
