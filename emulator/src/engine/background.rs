@@ -326,7 +326,7 @@ impl EngineInner {
             } = thread_state;
             let step = policy.next(&seen, || cpu_idle.has_idle_processors(seen.now));
             seen.packets = match step {
-                PollStep::Receive => self.receive_all(),
+                PollStep::Receive => self.receive_while(|| !sleepers.is_watched_by_program()),
                 PollStep::TakeOver { stalled_ns } => self.take_over(stalled_ns),
                 PollStep::Spin => {
                     if spins > 0 {
@@ -341,6 +341,7 @@ impl EngineInner {
                 self.wake_sleepers();
             }
             seen.now = self.now();
+            seen.has_sleeping_poller = sleepers.is_watched_by_program();
             seen.activity = self.arbiter.activity(seen.now.as_ns(), false);
             seen.timer_due = self
                 .service_queue
@@ -387,7 +388,15 @@ impl EngineInner {
     /// Receives from all links until they are empty, or until the application polls and receives
     /// the rest. Returns true if there were packets.
     pub(super) fn receive_all(&self) -> bool {
-        let mut packets = self.receive_all_shared() + self.receive_frames(Caller::Background);
+        self.receive_while(|| true)
+    }
+
+    /// Like [`receive_all`](Self::receive_all), but begins no further round of a link when
+    /// `goes_on` returns false: a thread of the application waits for the packets by then. If both
+    /// received in turn, each would wait for the other's locks.
+    fn receive_while(&self, goes_on: impl Fn() -> bool) -> bool {
+        let mut packets = self.receive_all_shared(&goes_on);
+        packets += self.receive_frames(Caller::Background);
         for endpoint in self.endpoints.read().iter() {
             let mut spins = 0;
             for _ in 0..SOCKET_ROUNDS {
@@ -395,7 +404,7 @@ impl EngineInner {
                     self.receive(endpoint, &mut endpoint.lock_rx(), Caller::Background)
                 });
                 packets += received.packets;
-                if self.arbiter.is_polling(self.now().as_ns()) {
+                if self.arbiter.is_polling(self.now().as_ns()) || !goes_on() {
                     break;
                 }
                 if received.packets >= STREAM_PACKETS {
@@ -433,12 +442,15 @@ impl EngineInner {
     /// Receives from all shared memory links until they are empty, or the limit of rounds is
     /// reached. In a stream the next packets are only microseconds away, so that the thread spins
     /// instead of sleeping.
-    fn receive_all_shared(&self) -> u64 {
+    fn receive_all_shared(&self, goes_on: impl Fn() -> bool) -> u64 {
         let shm_links = self.shm_links.read();
         let (mut packets, mut spins) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
             let found = waking_later(|| self.receive_shared(&shm_links, Caller::Background));
             packets += found;
+            if !goes_on() {
+                break;
+            }
             if found >= STREAM_PACKETS {
                 spins = STREAM_SPINS;
             }

@@ -129,7 +129,7 @@ impl PollPolicy {
                 ) {
                     self.backoff.backoff_failed();
                 }
-                if !self.spin.should_spin(has_idle_processors) {
+                if seen.has_sleeping_poller || !self.spin.should_spin(has_idle_processors) {
                     return PollStep::Sleep;
                 }
                 let (begin, last) = (seen.now, None);
@@ -191,7 +191,7 @@ impl PollPolicy {
                 PollStep::Sleep
             };
         }
-        if seen.activity.polling() {
+        if seen.activity.polling() || seen.has_sleeping_poller {
             return PollStep::Sleep;
         }
         self.stage = Stage::Spinning { begin, last };
@@ -663,6 +663,24 @@ mod tests {
             PollStep::Sleep,
             "the application polls itself"
         );
+    }
+
+    #[test]
+    fn it_does_not_spin_beside_a_thread_that_waits_for_packets() {
+        let app_asleep = Observation {
+            app_asleep: true,
+            ..PACKETS
+        };
+        let watched = Observation {
+            has_sleeping_poller: true,
+            ..app_asleep
+        };
+        let mut policy = PollPolicy::default();
+        assert_eq!(next(&mut policy, app_asleep), PollStep::Receive);
+        assert_eq!(next(&mut policy, watched), PollStep::Sleep);
+        assert_eq!(next(&mut policy, app_asleep), PollStep::Receive);
+        assert_eq!(next(&mut policy, app_asleep), PollStep::Spin);
+        assert_eq!(next(&mut policy, watched), PollStep::Sleep);
     }
 
     #[test]
