@@ -57,6 +57,9 @@ pub(crate) const MAX_CHAIN: usize = 256;
 /// Time for which a waiting thread leaves the packets to the others, after one of them has polled,
 /// or after it was woken in vain.
 pub(crate) const OTHERS_POLL_NS: u64 = 10_000_000;
+/// Time after a wait for an event in a verb for which the program is expected to wait in verbs. A
+/// program that turns to poll(2) gets its events up to 1.3 ms late for as long.
+pub(crate) const EXPECTED_WAIT_NS: u64 = 10_000_000;
 /// Number of sleeps in a row in which others have polled and not slept. A thread that waits for
 /// descriptors then leaves the packets to them.
 pub(crate) const OTHERS_POLL_SIGHTS: u32 = 4;

@@ -90,6 +90,23 @@ impl EngineInner {
         }))
     }
 
+    /// Records that the program has requested an event of a blocking channel. `expects_wait`: it
+    /// probably waits for the event in a verb.
+    ///
+    /// That thread receives by itself, so the background thread need not wake. It would receive at
+    /// the same time, and both would wait for each other's locks. If the program waits for the
+    /// descriptor this time, the background thread finds its packets at the end of its back-off,
+    /// within about a millisecond.
+    pub(crate) fn leave_for_event(&self, expects_wait: bool) {
+        if expects_wait {
+            self.serve(ServiceContext::Poll);
+            // The background thread does not back off for longer now.
+            self.arbiter.note_app_sleep();
+        } else {
+            self.leave_inline();
+        }
+    }
+
     /// Spins for a moment if a processor is idle and packets usually follow closely. Returns true
     /// if the event is there.
     fn spin_for_event(&self, has_event: &dyn Fn() -> bool) -> bool {
@@ -210,8 +227,10 @@ impl ReceivingWait for Receiver {
         let Some(engine) = self.engine.upgrade() else {
             return WaitStep(WaitOn::Semaphore);
         };
+        let now_ns = engine.now().as_ns();
+        self.events.note_wait(now_ns);
         let polled_until = engine.event_waits.polled_until.load(Ordering::Relaxed);
-        if engine.now().as_ns() < polled_until {
+        if now_ns < polled_until {
             return Self::leave_to_others(&engine);
         }
         if are_faults_blocked() || Interruption::recent() == Interruption::Mixed {
@@ -369,6 +388,33 @@ mod tests {
             exchange(&a, &b, || true);
         }
         assert!(engine.counters().rx_shared >= 200);
+    }
+
+    /// A program may wait in verbs, then for the descriptor, which is readable with the event.
+    //= CQ-14 type=test
+    #[test]
+    fn a_program_may_wait_in_a_verb_or_for_the_descriptor() {
+        let (a, b) = common::pair("127.4.0.71", "127.4.0.72", 64);
+        let begin = Instant::now();
+        for round in 0..40 {
+            if round % 8 < 4 {
+                exchange(&a, &b, || true);
+                continue;
+            }
+            post_receive(&a);
+            a.cq.req_notify(false).expect("a channel");
+            send(&b);
+            let mut set = PollSet::default();
+            set.add(a.channel.fd());
+            while !set.is_ready(0) {
+                assert!(begin.elapsed() < LIMIT, "there is no event");
+                set.wait_uncancelled(Some(LIMIT)).expect("polled");
+            }
+            assert_eq!(a.channel.get_event().expect("an event"), 7);
+            a.cq.ack_events(1);
+            assert_eq!(a.completion().wr_id, 7);
+            assert_eq!(b.completion().wr_id, 1);
+        }
     }
 
     /// After some milliseconds without packets, the background thread watches as well, so that an

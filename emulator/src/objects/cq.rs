@@ -159,7 +159,7 @@ impl Cq {
             }
             outer => {
                 outer.inspect(|outer| engine.leave_loop(outer));
-                engine.leave_inline();
+                engine.leave_for_event(events.expects_wait(|| engine.now().as_ns()));
             }
         }
         Ok(())

@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::event_waiter::EventWaiter;
 use crate::error::VerbsError;
 use crate::sync::modelled::{Mutex, per_thread};
 use crate::sync::rank;
 use crate::sys::{self, Epoll, EventSemaphore};
+use crate::tuning::EXPECTED_WAIT_NS;
 
 /// A queue of events with a file descriptor and a semaphore.
 ///
@@ -36,6 +37,8 @@ pub(crate) struct EventQueue<T> {
     semaphore: EventSemaphore,
     /// No further event comes, and none has to be waited for.
     ended: AtomicBool,
+    /// Time at which a call for an event last began to wait, in ns. 0 for never.
+    waited_at: AtomicU64,
     queue: Mutex<Queue<T>, rank::Events>,
 }
 
@@ -103,6 +106,7 @@ impl<T> EventQueue<T> {
             outer: None,
             semaphore: EventSemaphore::new()?,
             ended: AtomicBool::new(false),
+            waited_at: AtomicU64::new(0),
             queue: Mutex::new(Queue {
                 events: VecDeque::new(),
                 is_reserved: false,
@@ -268,6 +272,18 @@ impl<T> EventQueue<T> {
             self.reserving(receive);
         }
         self.pop(on_take)
+    }
+
+    /// Records that a call for an event waits from now on.
+    pub(crate) fn note_wait(&self, now_ns: u64) {
+        self.waited_at.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Returns true if a call for an event has waited lately. Then the program probably waits for
+    /// the next one in a call again, and not for the descriptor. `now_ns` is asked for if needed.
+    pub(crate) fn expects_wait(&self, now_ns: impl FnOnce() -> u64) -> bool {
+        let at = self.waited_at.load(Ordering::Relaxed);
+        at > 0 && now_ns().saturating_sub(at) < EXPECTED_WAIT_NS
     }
 
     /// Number of queued events.

@@ -35,6 +35,9 @@ pub(crate) trait AwaitedEvents: Send + Sync {
     /// Returns true if an event is there.
     fn has_event(&self) -> bool;
 
+    /// Records that the call for the event waits from now on.
+    fn note_wait(&self, now_ns: u64);
+
     /// Calls `receive`, and reserves an event that this brings for the calling thread
     /// ([`EventQueue::reserving`]).
     fn reserving(&self, receive: &mut dyn FnMut());
@@ -53,6 +56,10 @@ pub(crate) trait HasEvents: Send + Sync {
 impl<T: HasEvents> AwaitedEvents for T {
     fn has_event(&self) -> bool {
         self.events().len() > 0
+    }
+
+    fn note_wait(&self, now_ns: u64) {
+        self.events().note_wait(now_ns);
     }
 
     fn reserving(&self, receive: &mut dyn FnMut()) {

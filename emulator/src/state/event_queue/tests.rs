@@ -137,6 +137,16 @@ fn an_event_of_another_thread_is_announced() {
 }
 
 #[test]
+fn a_program_that_has_waited_in_a_verb_is_expected_to_for_a_while() {
+    let queue = EventQueue::<u32>::new().unwrap();
+    assert!(!queue.expects_wait(|| 1), "it has never waited");
+    queue.note_wait(100);
+    assert!(queue.expects_wait(|| 100));
+    assert!(queue.expects_wait(|| 99 + EXPECTED_WAIT_NS));
+    assert!(!queue.expects_wait(|| 100 + EXPECTED_WAIT_NS));
+}
+
+#[test]
 fn a_thread_that_waits_is_let_through() {
     let queue = EventQueue::new().unwrap();
     let (events, seen) = mpsc::channel();
