@@ -376,7 +376,7 @@ impl EngineInner {
     }
 
     /// Returns true if another thread is receiving.
-    fn is_receiving(&self) -> bool {
+    pub(super) fn is_receiving(&self) -> bool {
         let sockets = self
             .endpoints
             .read()

@@ -55,6 +55,8 @@ struct Receiver {
     follower: Cell<Option<Follower>>,
     /// The application's polls when this thread went to sleep.
     before: Cell<Activity>,
+    /// Packets woke this thread while another one was receiving, which brings the event.
+    others_receive: Cell<bool>,
 }
 
 impl std::fmt::Debug for Receiver {
@@ -87,6 +89,7 @@ impl EngineInner {
             sleeper: Cell::new(None),
             follower: Cell::new(None),
             before: Cell::default(),
+            others_receive: Cell::new(false),
         }))
     }
 
@@ -183,9 +186,14 @@ impl Receiver {
         self.events.reserving(&mut receive);
     }
 
-    /// Receives what has come.
+    /// Receives what has come. If another thread is receiving, the next sleep leaves that to it. A
+    /// thread that tried on and on would use up its turn of the processor, which the other one may
+    /// wait for.
     fn receive(&self, engine: &EngineInner) {
-        self.reserving(|| _ = engine.receive_unlocked(Caller::Application, 0));
+        self.reserving(|| {
+            let received = engine.receive_unlocked(Caller::Application, 0);
+            self.others_receive.set(!received && engine.is_receiving());
+        });
     }
 
     /// Sleeps until the event is there, or until the thread that watches leaves.
@@ -230,7 +238,7 @@ impl ReceivingWait for Receiver {
         let now_ns = engine.now().as_ns();
         self.events.note_wait(now_ns);
         let polled_until = engine.event_waits.polled_until.load(Ordering::Relaxed);
-        if now_ns < polled_until {
+        if self.others_receive.take() || now_ns < polled_until {
             return Self::leave_to_others(&engine);
         }
         if are_faults_blocked() || Interruption::recent() == Interruption::Mixed {
@@ -411,6 +419,49 @@ mod tests {
                 set.wait_uncancelled(Some(LIMIT)).expect("polled");
             }
             assert_eq!(a.channel.get_event().expect("an event"), 7);
+            a.cq.ack_events(1);
+            assert_eq!(a.completion().wr_id, 7);
+            assert_eq!(b.completion().wr_id, 1);
+        }
+    }
+
+    /// A thread that is woken while another one receives sleeps on, instead of trying again and
+    /// again. The other one may need its processor.
+    #[test]
+    fn a_waiting_thread_does_not_try_on_while_another_one_receives() {
+        let (a, b) = common::pair("127.4.0.69", "127.4.0.70", 64);
+        let inner = a.engine.inner();
+        let sleepers = inner.service_queue.sleepers();
+        let activity = || inner.arbiter.activity(0, false);
+        let (begin, mut woken) = (Instant::now(), 0);
+        while woken < 5 {
+            assert!(begin.elapsed() < LIMIT, "{woken} times only");
+            post_receive(&a);
+            a.cq.req_notify(false).expect("a channel");
+            thread::scope(|scope| {
+                let waiter = scope.spawn(|| a.channel.get_event());
+                while !sleepers.has_registered() && begin.elapsed() < LIMIT {
+                    thread::yield_now();
+                }
+                let endpoints = inner.endpoints.read();
+                let receiving: Vec<_> = endpoints.iter().map(|at| at.rx.lock()).collect();
+                let was_watching = sleepers.has_watching_poller();
+                scope.spawn(|| send(&b)).join().expect("sent");
+                while sleepers.has_watching_poller() && begin.elapsed() < LIMIT {
+                    thread::yield_now();
+                }
+                let (mut tries, mut last, since) = (0, activity(), Instant::now());
+                while since.elapsed() < Duration::from_millis(10) {
+                    let now = activity();
+                    tries += u32::from(last.has_polled(now));
+                    last = now;
+                }
+                assert!(tries < 20, "{tries}");
+                woken += u32::from(was_watching);
+                drop(receiving);
+                drop(endpoints);
+                assert_eq!(waiter.join().unwrap().expect("an event"), 7);
+            });
             a.cq.ack_events(1);
             assert_eq!(a.completion().wr_id, 7);
             assert_eq!(b.completion().wr_id, 1);
