@@ -183,6 +183,10 @@ impl EngineInner {
         if by_itself || self.shm_link_count.load(Ordering::Acquire) > 0 {
             sys::eventfd_clear(self.peer_wake_fd.as_fd());
         }
+        // Packets in the sockets go on waking the program, or the next call finds them.
+        if self.receive_from_shm() && has_event() {
+            return;
+        }
         let mut rounds = 0;
         while rounds < LOOP_ROUNDS && self.receive_unlocked(Caller::Application, 0) && !has_event()
         {

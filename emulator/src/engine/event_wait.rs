@@ -186,12 +186,16 @@ impl Receiver {
         self.events.reserving(&mut receive);
     }
 
-    /// Receives what has come. If another thread is receiving, the next sleep leaves that to it. A
-    /// thread that tried on and on would use up its turn of the processor, which the other one may
-    /// wait for.
-    fn receive(&self, engine: &EngineInner) {
+    /// Receives what has come, also to the `sockets`. If another thread is receiving, the next
+    /// sleep leaves that to it. A thread that tried on and on would use up its turn of the
+    /// processor, which the other one may wait for.
+    fn receive(&self, engine: &EngineInner, sockets: bool) {
         self.reserving(|| {
-            let received = engine.receive_unlocked(Caller::Application, 0);
+            let received = if sockets {
+                engine.receive_unlocked(Caller::Application, 0)
+            } else {
+                engine.receive_from_shm()
+            };
             self.others_receive.set(!received && engine.is_receiving());
         });
     }
@@ -267,7 +271,7 @@ impl ReceivingWait for Receiver {
         let is_quiet = engine.service_queue.woken() == 0 && engine.announce_sleep();
         if !is_quiet {
             engine.end_watch(sleeper);
-            self.receive(&engine);
+            self.receive(&engine, true);
             engine.resume_loop();
             sleepers.hand_over();
             return WaitStep(WaitOn::Nothing);
@@ -308,7 +312,7 @@ impl ReceivingWait for Receiver {
             }
             if set.any_ready_from(PEERS) {
                 engine.polled();
-                self.receive(&engine);
+                self.receive(&engine, set.any_ready_from(PEERS + 1));
             }
         }
         engine.resume_loop();

@@ -64,6 +64,22 @@ impl EngineInner {
     /// Receives from all links that no other thread receives from, or has received from for
     /// `stalled_ns` without going on. Returns true if there were packets.
     pub(super) fn receive_unlocked(&self, caller: Caller, stalled_ns: u64) -> bool {
+        let found = self.receive_from_links(caller);
+        let packets = self.receive_from_sockets(caller, stalled_ns);
+        if packets > 0 {
+            ThreadPolls::note_packets();
+        }
+        found || packets > 0
+    }
+
+    /// Receives from the shared memory links that no other thread receives from, on behalf of the
+    /// application. Returns true if there were packets.
+    pub(super) fn receive_from_shm(&self) -> bool {
+        self.shm_link_count.load(Ordering::Acquire) > 0
+            && self.receive_from_links(Caller::Application)
+    }
+
+    fn receive_from_links(&self, caller: Caller) -> bool {
         let shm_links = self.shm_links.read();
         let mut packets = 0;
         for shm_link in shm_links.iter().filter(|shm_link| shm_link.has_packets()) {
@@ -71,8 +87,6 @@ impl EngineInner {
                 packets += self.receive_from(shm_link, &mut receiver, caller);
             }
         }
-        drop(shm_links);
-        packets += self.receive_from_sockets(caller, stalled_ns);
         if packets > 0 {
             ThreadPolls::note_packets();
         }
