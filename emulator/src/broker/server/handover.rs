@@ -1,8 +1,8 @@
 //! The handover of a client that resumes its slot.
 //!
 //! A client that lost its connection, or gave up a request that this broker answered too late, does
-//! not know of all that the broker has for it. It hands over what it has, and when it says that this
-//! is all, the broker drops the rest. A new broker has nothing of the client before.
+//! not know of all that the broker has for it. It hands over what it has, and says that this is
+//! all. Then the broker drops the rest. A new broker has nothing of the client before.
 
 use std::collections::BTreeSet;
 
