@@ -150,7 +150,9 @@ fn compare(first: &Path, second: &Path) -> Result<Vec<String>, String> {
 /// Names the files of the second build that contain a directory of this machine.
 fn named_directories(args: &DistArgs, work: &Path, root: &Path) -> Result<Vec<String>, String> {
     let home = env::home_dir().map(|home| home.join(".cargo/registry"));
-    let directories: Vec<PathBuf> = [Some(root.to_owned()), home]
+    // Zig is shared, so the comparison does not show where it lies.
+    let zig = fs::canonicalize(work.join(ZIG_PLACE)).ok();
+    let directories: Vec<PathBuf> = [Some(root.to_owned()), home, zig]
         .into_iter()
         .flatten()
         .collect();
@@ -160,7 +162,11 @@ fn named_directories(args: &DistArgs, work: &Path, root: &Path) -> Result<Vec<St
         if !tree.is_dir() {
             continue;
         }
-        for file in binaries(&tree)? {
+        let debug = files_below(&work.join("debug").join(arch.name))?;
+        let debug = debug
+            .into_iter()
+            .map(|file| work.join("debug").join(arch.name).join(file));
+        for file in binaries(&tree)?.into_iter().chain(debug) {
             let bytes = fs::read(&file).map_err(at(&file))?;
             let named = directories.iter().filter(|dir| contains(&bytes, dir));
             found.extend(named.map(|dir| format!("{} names {}", file.display(), dir.display())));

@@ -156,6 +156,7 @@ mod tests {
 
     /// Runs the linker with a zig that prints its arguments, one a line.
     fn linked(dir: &Path, arguments: &[&str]) -> Vec<String> {
+        fs::create_dir_all(dir.join("lib")).unwrap();
         let zig = dir.join("zig");
         write(&zig, "#!/bin/sh\nprintf '%s\\n' \"$@\"\n").unwrap();
         fs::set_permissions(&zig, fs::Permissions::from_mode(0o755)).unwrap();

@@ -43,8 +43,10 @@ while [ "$count" -gt 0 ]; do
     esac
     set -- "$@" "$arg"
 done
-# Zig compiles parts of the C library, whose debug information names the current directory. The other
-# paths are absolute.
-cd -P "${ROCADE_ZIG%/*}"
+# Zig compiles parts of the C library, whose debug information names the current directory and that
+# of zig's library. Both have the same name on each machine. The other paths are absolute.
+exec 9< "${ROCADE_ZIG%/*}/lib"
+export ZIG_LIB_DIR=/proc/self/fd/9
+cd /
 # libgcc_s itself may be of a later C library than that of the target.
 exec "$ROCADE_ZIG" cc -target "$ROCADE_TARGET" -Wl,--allow-shlib-undefined "$@"
