@@ -224,9 +224,8 @@ mod tests {
     use rocade_transport::{QpAttr, QpAttrMask, QpState, SendOp, WcStatus};
 
     use super::super::pending::common::{self, Side};
+    use super::super::shm_sides;
     use super::*;
-    use crate::config::{BrokerMode, EngineConfig, LinkMode};
-    use crate::engine::Engine;
     use crate::tuning::CONTENDED_YIELD_NS;
 
     /// Far longer than anything here takes: no thread has woken a sleep that lasts so long.
@@ -289,24 +288,16 @@ mod tests {
 
     #[test]
     fn a_packet_over_shm_wakes_a_poller() {
-        let specs = ["near=127.4.0.33", "far=127.4.0.34"].map(str::to_owned);
-        let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
-        let link = LinkMode::Shm;
-        let engine = Engine::new(EngineConfig { link, ..config }).unwrap();
-        let a = Side::on_device(engine.clone(), "near", 64);
-        let b = Side::on_device(engine.clone(), "far", 64);
+        let (a, b) = shm_sides::unconnected(["127.4.0.33", "127.4.0.34"]);
         common::connect(&a, &b);
-        // When the first address was connected, the other one was not in use yet.
-        for shm_link in engine.inner.shm_links.read().clone() {
-            engine.inner.move_qps_to(&shm_link);
-        }
+        shm_sides::use_shm(&a);
         for _ in 0..100 {
             post_receive(&a);
             sleep_until_completion(&a, |_| send(&b));
             assert_eq!(a.completion().wr_id, 7);
             assert_eq!(b.completion().wr_id, 1);
         }
-        assert!(engine.counters().rx_shared >= 200);
+        assert!(a.engine.counters().rx_shared >= 200);
     }
 
     #[test]

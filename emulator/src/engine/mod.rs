@@ -30,6 +30,8 @@ pub(crate) mod reach;
 mod removal;
 mod resources;
 mod shm_links;
+#[cfg(all(test, not(loom)))]
+mod shm_sides;
 mod simulation;
 mod thread_polls;
 mod transmit;

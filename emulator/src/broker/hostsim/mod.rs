@@ -203,13 +203,20 @@ fn what_a_client_has_is_kept_for_it_while_it_resumes() {
     }
 }
 
+/// All that is ready runs.
+const WORK: Step = Step::Work { rounds: 8 };
+
+/// A call, and what it causes.
+const fn worked(client: u8, call: Call) -> [Step; 2] {
+    [Step::Call { client, call }, WORK]
+}
+
 /// Connects two processes to the broker of the same directory. The one with the higher number
 /// gets the lower slot.
 fn two_clients() -> Vec<Step> {
     let connect = |client| {
-        let work = Step::Work { rounds: 8 };
         let connect = Step::Connect { client, dir: 0 };
-        [connect, work, Step::Advance, work, Step::Advance, work]
+        [connect, WORK, Step::Advance, WORK, Step::Advance, WORK]
     };
     [4, 0].into_iter().flat_map(connect).collect()
 }
@@ -225,17 +232,18 @@ fn assert_good(steps: impl IntoIterator<Item = Step>) {
 /// The owner of a shared target is stopped while another process resumes it.
 #[test]
 fn an_owner_that_resumes_last_keeps_its_target() {
-    let work = Step::Work { rounds: 8 };
-    let call = |client, call| [Step::Call { client, call }, work];
-    let shared = [call(4, Call::ShareTarget(0)), call(0, Call::JoinTarget(0))];
+    let shared = [
+        worked(4, Call::ShareTarget(0)),
+        worked(0, Call::JoinTarget(0)),
+    ];
     let kill = [
         Step::Stop { client: 4 },
         Step::KillBroker { broker: 0 },
-        work,
+        WORK,
         Step::Advance,
-        work,
+        WORK,
         Step::Advance,
-        work,
+        WORK,
         Step::Continue { client: 4 },
     ];
     assert_good(shared.into_iter().flatten().chain(kill));
@@ -244,9 +252,10 @@ fn an_owner_that_resumes_last_keeps_its_target() {
 /// A process that dies while there is no broker leaves its domains, and its targets end.
 #[test]
 fn what_ends_without_a_broker_does_not_stay_in_a_domain() {
-    let work = Step::Work { rounds: 8 };
-    let call = |client, call| [Step::Call { client, call }, work];
-    let begin = [call(4, Call::ShareTarget(0)), call(0, Call::ShareTarget(0))];
+    let begin = [
+        worked(4, Call::ShareTarget(0)),
+        worked(0, Call::ShareTarget(0)),
+    ];
     let begin: Vec<_> = begin.into_iter().flatten().collect();
     for end in [
         Step::Kill { client: 4 },
@@ -268,14 +277,15 @@ fn what_ends_without_a_broker_does_not_stay_in_a_domain() {
 /// resumed it.
 #[test]
 fn a_slot_is_not_leased_while_a_client_may_resume_a_target_of_it() {
-    let work = Step::Work { rounds: 8 };
-    let call = |client, call| [Step::Call { client, call }, work];
-    let shared = [call(4, Call::ShareTarget(0)), call(0, Call::JoinTarget(0))];
+    let shared = [
+        worked(4, Call::ShareTarget(0)),
+        worked(0, Call::JoinTarget(0)),
+    ];
     let end = [
         Step::Kill { client: 4 },
         Step::KillBroker { broker: 0 },
         Step::Connect { client: 3, dir: 0 },
-        work,
+        WORK,
     ];
     assert_good(shared.into_iter().flatten().chain(end));
 }
@@ -283,20 +293,21 @@ fn a_slot_is_not_leased_while_a_client_may_resume_a_target_of_it() {
 /// The only process that has resumed a target dies before its creator resumes it.
 #[test]
 fn a_target_is_kept_while_its_creator_may_resume_it() {
-    let work = Step::Work { rounds: 8 };
-    let call = |client, call| [Step::Call { client, call }, work];
-    let shared = [call(4, Call::ShareTarget(0)), call(0, Call::JoinTarget(0))];
+    let shared = [
+        worked(4, Call::ShareTarget(0)),
+        worked(0, Call::JoinTarget(0)),
+    ];
     let end = [
         Step::Stop { client: 4 },
         Step::KillBroker { broker: 0 },
         Step::Advance,
-        work,
+        WORK,
         Step::Advance,
-        work,
+        WORK,
         Step::Advance,
-        work,
+        WORK,
         Step::Kill { client: 0 },
-        work,
+        WORK,
     ];
     assert_good(shared.into_iter().flatten().chain(end));
 }

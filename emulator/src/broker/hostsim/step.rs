@@ -182,13 +182,6 @@ impl Step {
             97 => Self::EndBroker { dir },
             98 | 99 => Self::OtherVersion { dir },
             100 => Self::Silent { dir },
-            116 | 117 => Self::EndWithChild { client },
-            118 => Self::EndChildren,
-            119 | 120 => Self::OtherUser { dir },
-            121..=124 => Self::Call {
-                client,
-                call: Call::Link(below(random, CLIENTS)),
-            },
             108..=111 => Self::Call {
                 client,
                 call: Call::OpenTarget(below(random, NAMES)),
@@ -197,10 +190,14 @@ impl Step {
                 client,
                 call: Call::Talk(below(random, ADDRESSES)),
             },
-            _ => Self::Packet {
-                address: below(random, ADDRESSES),
-                slot: 1 + below(random, 4),
+            116 | 117 => Self::EndWithChild { client },
+            118 => Self::EndChildren,
+            119 | 120 => Self::OtherUser { dir },
+            121..=124 => Self::Call {
+                client,
+                call: Call::Link(below(random, CLIENTS)),
             },
+            _ => Self::draw_packet(random),
         }
     }
 
@@ -225,10 +222,14 @@ impl Step {
             94 => Self::Stop { client },
             95 | 96 => Self::Continue { client },
             97 => Self::KillBroker { broker },
-            _ => Self::Packet {
-                address: below(random, ADDRESSES),
-                slot: 1 + below(random, 4),
-            },
+            _ => Self::draw_packet(random),
+        }
+    }
+
+    fn draw_packet(random: &mut Random) -> Self {
+        Self::Packet {
+            address: below(random, ADDRESSES),
+            slot: 1 + below(random, 4),
         }
     }
 }

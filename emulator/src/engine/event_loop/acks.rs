@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use rocade_transport::SendOp;
 
 use super::super::pending::common::Side;
+use super::super::shm_sides;
 use super::tests::send_until_readable;
-use crate::config::{BrokerMode, EngineConfig, LinkMode};
-use crate::engine::Engine;
 use crate::sys;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -16,19 +15,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The program, with a non-blocking channel, and its peer. They communicate through shared memory.
 /// No QP has an ACK timeout, so that only an ACK completes what was sent.
 fn program_and_peer(addresses: [&str; 2]) -> (Side, Side) {
-    let [near, far] = addresses;
-    let specs = [format!("near={near}"), format!("far={far}")];
-    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).expect("two devices");
-    let link = LinkMode::Shm;
-    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
-    let a = Side::on_device(engine.clone(), "near", 64);
-    let b = Side::on_device(engine.clone(), "far", 64);
+    let (a, b) = shm_sides::unconnected(addresses);
     let (to_a, to_b) = (a.qp.qp_num().get(), b.qp.qp_num().get());
     a.to_rts_with_timeout(to_b, b.gid(), 0);
     b.to_rts_with_timeout(to_a, a.gid(), 0);
-    for shm_link in engine.inner.shm_links.read().clone() {
-        engine.inner.move_qps_to(&shm_link);
-    }
+    shm_sides::use_shm(&a);
     sys::set_nonblocking(a.channel.fd());
     (a, b)
 }

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use rocade_transport::SendOp;
 
 use super::super::pending::common::{self, Side};
+use super::super::shm_sides;
 use super::*;
-use crate::config::{BrokerMode, EngineConfig, LinkMode};
-use crate::engine::Engine;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -62,21 +61,13 @@ fn a_waiting_thread_receives_by_itself() {
 
 #[test]
 fn a_waiting_thread_receives_from_shared_memory() {
-    let specs = ["near=127.4.0.53", "far=127.4.0.54"].map(str::to_owned);
-    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
-    let link = LinkMode::Shm;
-    let engine = Engine::new(EngineConfig { link, ..config }).unwrap();
-    let a = Side::on_device(engine.clone(), "near", 64);
-    let b = Side::on_device(engine.clone(), "far", 64);
+    let (a, b) = shm_sides::unconnected(["127.4.0.53", "127.4.0.54"]);
     common::connect(&a, &b);
-    // When the first address was connected, the other one was not in use yet.
-    for shm_link in engine.inner.shm_links.read().clone() {
-        engine.inner.move_qps_to(&shm_link);
-    }
+    shm_sides::use_shm(&a);
     for _ in 0..100 {
         exchange(&a, &b, || true);
     }
-    assert!(engine.counters().rx_shared >= 200);
+    assert!(a.engine.counters().rx_shared >= 200);
 }
 
 /// A program may wait in verbs, then for the descriptor, which is readable with the event.
