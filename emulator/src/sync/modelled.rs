@@ -1,13 +1,16 @@
 //! The atomics and locks that the loom models replace.
+//!
+//! Only this crate's own tests replace them. A program with models of its own is compiled with the
+//! same flag, but this crate works in it as always.
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) mod atomic {
     pub(crate) use loom::sync::atomic::{
         AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -17,12 +20,12 @@ pub(crate) mod atomic {
 /// Declares a value of each thread, with a constant initial value.
 macro_rules! per_thread {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $initial:expr;) => {
-        #[cfg(not(loom))]
+        #[cfg(not(all(test, loom)))]
         std::thread_local! {
             $(#[$attribute])*
             static $name: $type = const { $initial };
         }
-        #[cfg(loom)]
+        #[cfg(all(test, loom))]
         loom::thread_local! {
             $(#[$attribute])*
             static $name: $type = $initial;
@@ -31,15 +34,15 @@ macro_rules! per_thread {
 }
 pub(crate) use per_thread;
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use super::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use in_models::{Mutex, RwLock};
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use loom::sync::{MutexGuard, RwLockReadGuard};
 
 /// Locks with the interface of the ranked ones. Their ranks are not checked.
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 mod in_models {
     use std::marker::PhantomData;
     use std::time::Duration;

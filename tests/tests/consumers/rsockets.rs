@@ -60,14 +60,15 @@ fn exchange(rig: &Rig, name: &str, port: u16, arguments: &str, address: &str, ex
     }
 }
 
-/// The program verifies every byte, for sizes from 64 bytes to 6 MB. UDP takes longer, so it runs
-/// fewer sizes.
+/// The program verifies every byte, for sizes from 64 bytes to 1 MiB, and for 6 MB.
 #[test]
-fn rstream_of_all_sizes() {
-    let ways = [("auto", "-T v -S all", "6m_bw"), ("udp", "-T v", "1m_bw")];
-    for (link, arguments, last) in ways {
-        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
-        exchange(&rig, "rstream", 7471, arguments, IP, &["64_lat", last]);
+fn rstream_of_many_sizes() {
+    let ways = [
+        ("-T v", &["64_lat", "1m_bw"][..]),
+        ("-T v -S 6000000 -C 2 -I 2", &["custom"]),
+    ];
+    for (arguments, expected) in ways {
+        on_all_links("rstream", 7471, arguments, IP, expected);
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! * `test` installs what the tests need where it may, lints, builds the workspace and runs every
 //!   test.
-//! * `lint`, `fuzz`, `loom`, `aarch64`, `book` and `install` are parts of `test` that can be run by
+//! * `lint`, `fuzz`, `loom`, `aarch64` and `install` are parts of `test` that can be run by
 //!   themselves.
+//! * `book` builds the documents as a book. It would have to compile mdBook first in each `test`,
+//!   and `lint` checks the links.
 //! * `dist` makes packages for users.
 //! * `debian` tries programs of several releases of Debian.
 //! * `failures` runs programs under each recipe of failures.

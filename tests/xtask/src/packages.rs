@@ -119,6 +119,14 @@ pub(crate) fn install_for_aarch64() {
     install_of(FOR_AARCH64, false);
 }
 
+/// Replaces a package that is too old by the newest one.
+pub(crate) fn upgrade(name: &str) {
+    if is_root() && succeeds(Command::new("apt-get").arg("--version")) {
+        apt_update();
+        apt(&format!("upgrade {name}"), &[name]);
+    }
+}
+
 fn install_of(packages: &'static [Package], must: bool) -> Tally {
     let missing = missing_of(packages);
     if missing.is_empty() {

@@ -10,12 +10,18 @@ use std::{
     ffi::OsString,
     fs::{self, File},
     io::{self, BufRead, BufReader, IsTerminal, Read, Seek, Write},
-    process::{self, Command, Stdio},
+    process::{self, Child, Command, ExitStatus, Stdio},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
+};
+
+use rustix::{
+    io::Errno,
+    param::clock_ticks_per_second,
+    process::{Pid, WaitId, WaitIdOptions, waitid},
 };
 
 use crate::tally::Tally;
@@ -49,6 +55,9 @@ pub(crate) struct Outcome {
     pub(crate) success: bool,
     /// Sum of the `test result:` lines it printed.
     pub(crate) results: Tally,
+    /// The time that it and the processes below it spent on processors, as far as they were waited
+    /// for.
+    pub(crate) processor_time: Duration,
 }
 
 impl Outcome {
@@ -104,7 +113,8 @@ pub(crate) fn capture(headline: &str, limit: Duration, command: Command) -> (Out
 fn conclude(headline: &str, outcome: &Outcome, began: Instant) {
     let verdict = if outcome.success { "ok" } else { "FAILED" };
     let seconds = began.elapsed().as_secs_f64();
-    eprintln!("=== {headline}: {verdict} ({seconds:.1} s)");
+    let computed = outcome.processor_time.as_secs_f64();
+    eprintln!("=== {headline}: {verdict} ({seconds:.1} s, {computed:.1} s of processor time)");
 }
 
 /// Runs `command` beside the steps of other threads, and prints its output after its end.
@@ -130,20 +140,25 @@ fn keep(mut command: Command) -> (Outcome, Vec<u8>) {
     let ran = nameless_file().and_then(|mut file| {
         command.stdin(Stdio::null());
         command.stdout(file.try_clone()?).stderr(file.try_clone()?);
-        let status = command.status()?;
+        let (status, processor_time) = wait(&mut command.spawn()?)?;
         file.rewind()?;
         file.read_to_end(&mut text)?;
-        Ok(status.success())
+        Ok((status.success(), processor_time))
     });
-    let success = ran.unwrap_or_else(|error| {
+    let (success, processor_time) = ran.unwrap_or_else(|error| {
         let program = command.get_program().to_string_lossy();
         text.extend(format!("xtask: failed to run {program}: {error}\n").bytes());
-        false
+        (false, Duration::ZERO)
     });
     let lines = text.split(|&byte| byte == b'\n');
     let results = lines.filter_map(|line| Tally::from_result_line(&String::from_utf8_lossy(line)));
     let results = results.fold(Tally::default(), |sum, tally| sum + tally);
-    (Outcome { success, results }, text)
+    let outcome = Outcome {
+        success,
+        results,
+        processor_time,
+    };
+    (outcome, text)
 }
 
 /// Creates a file for output without a name, which the system deletes with its last descriptor.
@@ -230,6 +245,7 @@ fn execute(mut command: Command, output: &mut impl Write) -> Outcome {
         Outcome {
             success: false,
             results: Tally::default(),
+            processor_time: Duration::ZERO,
         }
     };
     let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() {
@@ -250,10 +266,11 @@ fn execute(mut command: Command, output: &mut impl Write) -> Outcome {
             line.clear();
         }
     }
-    match child.wait() {
-        Ok(status) => Outcome {
+    match wait(&mut child) {
+        Ok((status, processor_time)) => Outcome {
             success: status.success(),
             results,
+            processor_time,
         },
         Err(error) => failed(format!(
             "cannot wait for {:?}: {error}",
@@ -262,9 +279,62 @@ fn execute(mut command: Command, output: &mut impl Write) -> Outcome {
     }
 }
 
+/// Waits for the end of a process. Returns its exit status and processor time.
+///
+/// The system forgets the time of a process that has been waited for, so it is read before.
+fn wait(child: &mut Child) -> io::Result<(ExitStatus, Duration)> {
+    let ended = || {
+        let not_yet = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(child)), not_yet)
+    };
+    while matches!(ended(), Err(Errno::INTR)) {}
+    let line = fs::read_to_string(format!("/proc/{}/stat", child.id()));
+    let processor_time = line.ok().and_then(|line| processor_time(&line));
+    Ok((child.wait()?, processor_time.unwrap_or_default()))
+}
+
+/// Reads the times in user and system mode, of the process and of its children, from a line of
+/// `/proc/PID/stat`. The name of the program, in brackets, may have spaces.
+fn processor_time(line: &str) -> Option<Duration> {
+    let (_, fields) = line.rsplit_once(')')?;
+    // The field after the name is the third one, and the times are the 14th to the 17th.
+    let times: Vec<u64> = fields
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(4)
+        .map_while(|field| field.parse().ok())
+        .collect();
+    let ticks: u64 = (times.len() == 4).then(|| times.iter().sum())?;
+    Some(Duration::from_secs_f64(
+        ticks as f64 / clock_ticks_per_second() as f64,
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_a_step_includes_that_of_its_children() {
+        let computing = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        let limit = Duration::from_secs(60);
+        let begun = Instant::now();
+        let outcome = shell(&format!("sh -c '{computing}'; sleep 1"), limit);
+        let (spent, elapsed) = (outcome.processor_time, begun.elapsed());
+        assert!(outcome.success);
+        assert!(spent > Duration::ZERO, "{spent:?}");
+        assert!(
+            spent + Duration::from_millis(500) < elapsed,
+            "{spent:?} of {elapsed:?}"
+        );
+        assert_eq!(
+            processor_time("1 (a) b) S 1 1 1 0 -1 0 0 0 0 0 x 2 3 4 5"),
+            None
+        );
+        let second = clock_ticks_per_second();
+        let line = format!("1 (a) b) S 1 1 1 0 -1 0 0 0 0 0 {second} {second} 0 {second} 20");
+        assert_eq!(processor_time(&line), Some(Duration::from_secs(3)));
+    }
 
     /// Runs a script with a limit. Its output stays out of this test's, whose caller may count
     /// result lines.

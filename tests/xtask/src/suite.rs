@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! build of the tests ─┬─ test programs, two at a time ─ those on the release build ─ guests ─┬─ result
-//!                     └─ release build ─ documentation tests, clippy, doc, loom, fuzz, AArch64 ┘
+//!                     └─ release build ─ documentation tests, loom, clippy, doc, fuzz, AArch64 ┘
 //! ```
 //!
 //! The lower line has low priority.
@@ -19,7 +19,7 @@ use std::{
 };
 
 use crate::{
-    aarch64, book, fuzz, lint, loom, packages, programs, pypi, registry,
+    aarch64, fuzz, lint, loom, packages, programs, pypi, registry,
     skips::parse_skip_log,
     step::{self, Priority},
     tally::Tally,
@@ -56,13 +56,13 @@ pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> T
 }
 
 /// The build of the commands and the libraries that users get, which are all that the tests run. In
-/// CI it is optimised less, and takes half the time.
+/// CI it is optimised less, and takes a third of the time.
 fn release_build(workspace: &Workspace) -> Command {
     let mut build = workspace.cargo(&["build", "--release", "--workspace", "--locked"]);
     build.args(["--lib", "--bin", "rocade", "--bin", "rocade-conformance"]);
     if in_ci() {
         // The tests that wait for it are the longest, and measure nothing.
-        build.env("CARGO_PROFILE_RELEASE_LTO", "thin");
+        build.env("CARGO_PROFILE_RELEASE_LTO", "off");
         build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     }
     build
@@ -95,11 +95,11 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
                 release.set(success);
                 // What has build directories of its own does not wait for the rest.
                 thread::scope(|scope| {
-                    let models = || step::aside(Priority::Low, || models_and_others(workspace));
-                    let models = scope.spawn(models);
+                    let others = || step::aside(Priority::Low, || with_other_builds(workspace));
+                    let others = scope.spawn(others);
                     let packages = success.then(packages_assembled).unwrap_or_default();
                     let checked = packages + checks(workspace);
-                    build_tally(success) + checked + models.join().unwrap_or(Tally::FAIL)
+                    build_tally(success) + checked + others.join().unwrap_or(Tally::FAIL)
                 })
             })
         });
@@ -147,14 +147,13 @@ fn checks(workspace: &Workspace) -> Tally {
     let doc_tests =
         workspace.cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"]);
     step::run("documentation tests", TEST_LIMIT, doc_tests).as_tests()
+        + loom::run(workspace)
         + lint::run_formatted(workspace)
-        + book::build(workspace)
 }
 
 /// Runs what has build directories of its own.
-fn models_and_others(workspace: &Workspace) -> Tally {
-    let models = loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE, &[]);
-    models + aarch64::run(workspace)
+fn with_other_builds(workspace: &Workspace) -> Tally {
+    fuzz::run(workspace, fuzz::SMOKE, &[]) + aarch64::run(workspace)
 }
 
 /// A build counts only where it fails.

@@ -66,12 +66,22 @@ impl Workspace {
 
     /// The version of the workspace's packages.
     pub(crate) fn version(&self) -> Option<String> {
+        self.shared("version")
+    }
+
+    /// The oldest compiler of the workspace's packages, as `1.89`.
+    pub(crate) fn rust_version(&self) -> Option<String> {
+        self.shared("rust-version")
+    }
+
+    /// A property that all packages share.
+    fn shared(&self, key: &str) -> Option<String> {
         let manifest = std::fs::read_to_string(self.root.join("Cargo.toml")).ok()?;
-        let (_, rest) = manifest.split_once("[workspace.package]")?;
-        let line = rest
+        let (_, section) = manifest.split_once("[workspace.package]")?;
+        let mut values = section
             .lines()
-            .find_map(|line| line.strip_prefix("version = "))?;
-        Some(line.trim_matches('"').to_owned())
+            .filter_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+        Some(values.next()?.trim_matches('"').to_owned())
     }
 
     /// Directories of the workspace's members, relative to the root, in the order of Cargo.toml.

@@ -112,6 +112,7 @@ const UNMODIFIED: [&str; 6] = [
 /// something is still missing.
 pub(crate) fn install(workspace: &Workspace, must: bool) -> Tally {
     packages::install_for_aarch64();
+    Toolchain::upgrade(workspace);
     let ready = Toolchain::find(workspace).and_then(|_| root::install(workspace));
     if let Err(reason) = &ready {
         eprintln!("xtask: tests for AArch64 are skipped: {reason}");

@@ -56,10 +56,18 @@ impl Toolchain {
                 target,
             });
         }
-        if root::version_of(root::RUSTC).is_none() {
+        let own_lacks = format!("the toolchain has no {TRIPLE} (rustup target add {TRIPLE}), and");
+        let Some(version) = root::version_of(root::RUSTC) else {
             return Err(format!(
-                "the toolchain has no {TRIPLE} (rustup target add {TRIPLE}), and there is no \
-                 {DEBIAN_RUSTC} (package {})",
+                "{own_lacks} there is no {DEBIAN_RUSTC} (package {})",
+                root::RUSTC
+            ));
+        };
+        let needed = workspace.rust_version().unwrap_or_default();
+        if is_older(&version, &needed) {
+            return Err(format!(
+                "{own_lacks} {DEBIAN_RUSTC} is older than {needed} (package {} {version}, \
+                 apt-get update)",
                 root::RUSTC
             ));
         }
@@ -69,6 +77,16 @@ impl Toolchain {
             library: Some(unpacked.join(TRIPLE).join("lib")),
             target,
         })
+    }
+
+    /// Replaces Debian's compiler if it is too old. The lists of packages may have been old when it
+    /// was installed.
+    pub(super) fn upgrade(workspace: &Workspace) {
+        let version = root::version_of(root::RUSTC);
+        let needed = workspace.rust_version().unwrap_or_default();
+        if version.is_some_and(|version| is_older(&version, &needed)) {
+            packages::upgrade(root::RUSTC);
+        }
     }
 
     /// The compiler, if it is not the one that cargo uses anyway.
@@ -111,6 +129,15 @@ impl Toolchain {
             command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", flag);
         }
     }
+}
+
+/// Compares the first two numbers of two versions.
+fn is_older(version: &str, needed: &str) -> bool {
+    let numbers = |version: &str| -> Vec<u32> {
+        let parts = version.split(|digit: char| !digit.is_ascii_digit());
+        parts.take(2).map_while(|part| part.parse().ok()).collect()
+    };
+    numbers(version) < numbers(needed)
 }
 
 /// Returns the search path with a directory in which gcc finds lld by the name that it expects.
@@ -165,5 +192,14 @@ mod tests {
         assert_eq!(env::split_paths(&path).next().as_deref(), Some(dir.path()));
         let link = dir.path().join("aarch64-linux-gnu-ld.lld");
         assert_eq!(link.is_file(), packages::present("ld.lld"));
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(is_older("1.85.0+dfsg3-1~deb12u3", "1.89"));
+        assert!(is_older("1.9.0", "1.89"));
+        assert!(!is_older("1.89.0", "1.89"));
+        assert!(!is_older("1.96.0+dfsg1-1~deb12u2", "1.89"));
+        assert!(!is_older("2.0", "1.89"));
     }
 }
