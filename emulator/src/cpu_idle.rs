@@ -9,7 +9,7 @@ use std::thread;
 use rocade_transport::Time;
 
 use crate::sys;
-use crate::tuning::{BUSY_NS, IDLE_NS};
+use crate::tuning::LOAD_CHECK_NS;
 
 /// The load of the system.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl CpuIdle {
             // The running threads, including this one.
             let running = sys::uncancelled(|| self.running());
             self.idle = running.is_some_and(|n| n <= self.processors);
-            self.until = Some(now.plus_ns(if self.idle { IDLE_NS } else { BUSY_NS }));
+            self.until = Some(now.plus_ns(LOAD_CHECK_NS));
         }
         self.idle
     }
@@ -66,12 +66,12 @@ mod tests {
         cpu_idle.processors = 0;
         assert!(!cpu_idle.has_idle_processors(Time::ZERO));
         cpu_idle.processors = usize::MAX;
-        let soon = Time::ZERO.plus_ns(BUSY_NS - 1);
+        let soon = Time::ZERO.plus_ns(LOAD_CHECK_NS - 1);
         assert!(
             !cpu_idle.has_idle_processors(soon),
             "it does not look again yet"
         );
-        assert!(cpu_idle.has_idle_processors(Time::ZERO.plus_ns(BUSY_NS)));
+        assert!(cpu_idle.has_idle_processors(Time::ZERO.plus_ns(LOAD_CHECK_NS)));
     }
 
     #[test]

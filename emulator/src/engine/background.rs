@@ -10,7 +10,6 @@ use std::time::Duration;
 use rocade_transport::{DELAYED_ACK_NS, Time};
 
 use super::EngineInner;
-use super::pending::ServiceContext;
 use super::poll_policy::{Observation, PollPolicy, PollStep};
 use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
@@ -64,6 +63,8 @@ struct ThreadState {
     cpu_idle: CpuIdle,
     /// The kind of rest after the last turn.
     wait_mode: WaitMode,
+    /// An ACK was held after the last turn.
+    holds_ack: bool,
 }
 
 /// The way in which the thread waits.
@@ -83,7 +84,7 @@ fn run(weak: &Weak<EngineInner>) {
     let mut thread_state = ThreadState::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        let wait_set = engine.wait_set(thread_state.wait_mode);
+        let wait_set = engine.wait_set(thread_state.wait_mode, thread_state.holds_ack);
         drop(engine);
         let woken = wait_set.wait();
         let Some(engine) = weak.upgrade() else { return };
@@ -162,14 +163,18 @@ fn warn_of_refusal(error: &io::Error) {
 impl EngineInner {
     /// Returns what to wait for next. Does not wait if the thread is busy. While it has yielded to
     /// the application it ignores packets.
-    fn wait_set(&self, wait_mode: WaitMode) -> WaitSet {
+    fn wait_set(&self, wait_mode: WaitMode, holds_ack: bool) -> WaitSet {
         let wake = Arc::clone(self.service_queue.wake_fd());
         let control = self.broker_link();
         let network = self.network.socket();
         let resources = self.resources.get().cloned();
         if let WaitMode::BackOff(mut ns) = wait_mode {
-            if self.service_queue.count(ServiceReason::DelayedAck) > 0 {
+            if holds_ack {
                 ns = ns.min(DELAYED_ACK_NS);
+            } else if self.service_queue.count(ServiceReason::DelayedAck) > 0 {
+                // The next ACK may be delayed in a moment. Two processes that talk all the time
+                // would be interrupted more often for it than for all else.
+                ns = ns.min(2 * DELAYED_ACK_NS);
             }
             let timeout = Some(Duration::from_nanos(ns));
             // Peers announce space here if this thread has requested it.
@@ -248,7 +253,7 @@ impl EngineInner {
         self.serve_cm();
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
-        self.serve(ServiceContext::Background);
+        thread_state.holds_ack = self.serve_in_background();
         self.publisher.publish(self.now(), &self.hcas);
         if woken.by_question
             && let Some(socket) = self.resources.get()

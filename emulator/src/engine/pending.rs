@@ -30,8 +30,6 @@ pub(super) enum ServiceContext {
     /// The application's polls have found nothing for this time in ns. It waits for something other
     /// than the response to its own packets.
     IdlePoll(u64),
-    /// The background thread runs a turn.
-    Background,
 }
 
 impl EngineInner {
@@ -50,11 +48,11 @@ impl EngineInner {
     #[inline]
     pub(super) fn serve(&self, context: ServiceContext) {
         let waits = |reason| self.service_queue.count(reason) > 0;
-        if self.service_queue.woken() > 0 && !matches!(context, ServiceContext::IdlePoll(_)) {
-            self.resume_woken(context);
-        }
         match context {
             ServiceContext::Poll => {
+                if self.service_queue.woken() > 0 {
+                    self.resume_woken(Caller::Application);
+                }
                 if waits(ServiceReason::BatchedPost) {
                     self.send_posts(Caller::Application);
                 }
@@ -63,16 +61,25 @@ impl EngineInner {
                     self.retry_backlogs(Caller::Application);
                 }
             }
-            ServiceContext::IdlePoll(ns) => self.release_acks(ns, Caller::Application),
-            ServiceContext::Background => {
-                let tried = self.service_queue.take_inline_retry();
-                if !tried || self.arbiter.is_asleep() {
-                    self.retry_backlogs(Caller::Background);
-                }
-                self.release_acks(DELAYED_ACK_NS, Caller::Background);
-                self.send_posts(Caller::Background);
+            ServiceContext::IdlePoll(ns) => {
+                self.release_acks(ns, Caller::Application);
             }
         }
+    }
+
+    /// Serves the QPs that are due although the application does nothing. Returns true if an ACK
+    /// is still held.
+    pub(super) fn serve_in_background(&self) -> bool {
+        if self.service_queue.woken() > 0 {
+            self.resume_woken(Caller::Background);
+        }
+        let tried = self.service_queue.take_inline_retry();
+        if !tried || self.arbiter.is_asleep() {
+            self.retry_backlogs(Caller::Background);
+        }
+        let holds_ack = self.release_acks(DELAYED_ACK_NS, Caller::Background);
+        self.send_posts(Caller::Background);
+        holds_ack
     }
 
     /// Waits until the posts with completions to `cq` that found no space or no route are sent. The
@@ -118,11 +125,7 @@ impl EngineInner {
 
     /// Serves the QPs that were woken. One may wake the next.
     #[cold]
-    fn resume_woken(&self, context: ServiceContext) {
-        let caller = match context {
-            ServiceContext::Background => Caller::Background,
-            ServiceContext::Poll | ServiceContext::IdlePoll(_) => Caller::Application,
-        };
+    fn resume_woken(&self, caller: Caller) {
         for _ in 0..MAX_CHAIN {
             let Some(qpn) = self.service_queue.take_woken() else {
                 return;
@@ -141,24 +144,27 @@ impl EngineInner {
         });
     }
 
-    /// Sends the ACKs that were delayed for `held_ns` or longer.
-    fn release_acks(&self, held_ns: u64, caller: Caller) {
+    /// Sends the ACKs that were delayed for `held_ns` or longer. Returns true if others remain.
+    fn release_acks(&self, held_ns: u64, caller: Caller) -> bool {
         if self.service_queue.count(ServiceReason::DelayedAck) == 0 {
-            return;
+            return false;
         }
         let now = self.now();
+        let mut remain = false;
         self.visit_ready(ServiceReason::DelayedAck, |inner, core, mem| {
             let since = core.qp.coalescer().held_since();
             if since.is_some_and(|since| now.ns_since(since) >= held_ns) {
                 core.tx.publish_ack();
                 self.flush_outputs(inner, core, mem, TransmitTrigger::Other, now, caller);
             }
+            remain |= core.qp.coalescer().held_since().is_some();
             let is_over = core.qp.coalescer_mut().forget(now);
             if is_over {
                 core.tx.release_journal_slot();
             }
             !is_over
         });
+        remain
     }
 
     /// Transmits batched posts. The background thread transmits only those that are overdue.

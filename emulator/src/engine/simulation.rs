@@ -4,7 +4,6 @@
 use crate::state::Caller;
 use rocade_transport::Time;
 
-use super::pending::ServiceContext;
 use super::{Engine, EngineInner};
 
 /// The time of a simulated network, for programs that decide when it moves.
@@ -77,7 +76,7 @@ impl EngineInner {
         self.fire_timers();
         self.serve_cm();
         self.raise_moderated();
-        self.serve(ServiceContext::Background);
+        self.serve_in_background();
         self.fail_qps_of_overrun_cqs();
         true
     }

@@ -57,7 +57,7 @@ fn the_thread_sleeps_until_a_delayed_packet_is_due() {
     assert!(timer > due);
     assert_eq!(inner.sleep_until(), Some(due));
     assert_eq!(
-        inner.wait_set(WaitMode::Sleep).timeout,
+        inner.wait_set(WaitMode::Sleep, false).timeout,
         Some(Duration::from_millis(3))
     );
 }
@@ -69,10 +69,10 @@ fn each_mode_waits_for_its_own() {
     let inner = engine.inner();
     let address: std::net::IpAddr = [10, 0, 0, 1].into();
     inner.endpoint_for(address.into()).expect("an address");
-    let sleeping = inner.wait_set(WaitMode::Sleep);
+    let sleeping = inner.wait_set(WaitMode::Sleep, false);
     assert!(sleeping.peers.is_some(), "the thread is the watcher");
     assert_eq!((sleeping.endpoints.len(), sleeping.timeout), (1, None));
-    let polling = inner.wait_set(WaitMode::Poll);
+    let polling = inner.wait_set(WaitMode::Poll, false);
     assert!(polling.peers.is_none(), "another thread may be");
     assert_eq!(
         (polling.endpoints.len(), polling.timeout),
@@ -80,16 +80,17 @@ fn each_mode_waits_for_its_own() {
     );
     // While it has yielded to the application, it ignores packets.
     let blind = WaitMode::BackOff(1_000_000);
-    let yielded = inner.wait_set(blind);
+    let yielded = inner.wait_set(blind, false);
     assert!(yielded.peers.is_none() && yielded.endpoints.is_empty());
     assert_eq!(yielded.timeout, Some(Duration::from_millis(1)));
     // But not that there is room again, nor that an ACK is late.
     let (queue, qpn) = (&inner.service_queue, Qpn::new(9));
     queue.enqueue(qpn, ServiceReason::TxBlocked, inner.now());
-    assert!(inner.wait_set(blind).peers.is_some());
+    assert!(inner.wait_set(blind, false).peers.is_some());
     queue.enqueue(qpn, ServiceReason::DelayedAck, inner.now());
-    let delay = Some(Duration::from_nanos(DELAYED_ACK_NS));
-    assert_eq!(inner.wait_set(blind).timeout, delay);
+    let delay = Duration::from_nanos(DELAYED_ACK_NS);
+    assert_eq!(inner.wait_set(blind, true).timeout, Some(delay));
+    assert_eq!(inner.wait_set(blind, false).timeout, Some(2 * delay));
 }
 
 /// A thread that yields to the application wakes the pollers that rely on it. It does not yield to
