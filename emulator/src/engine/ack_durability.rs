@@ -18,7 +18,8 @@ use rocade_transport::{AckPlacement, TransmitTrigger};
 use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
-use crate::state::{Caller, QpCore, QpInner, ServiceReason, pending_ack_of};
+use super::cx::Cx;
+use crate::state::{QpCore, QpInner, ServiceReason, pending_ack_of};
 use crate::sys;
 use crate::tuning::{CLOSE_ATTEMPTS, CLOSE_PAUSE_NS};
 
@@ -74,11 +75,11 @@ impl EngineInner {
 
     /// Flushes delayed ACKs and batched posts before a QP is destroyed or reset.
     pub(crate) fn flush_before_close(&self, inner: &QpInner) {
-        let caller = Caller::Application;
         for _ in 0..CLOSE_ATTEMPTS {
             {
                 let now = self.now();
                 let mem = self.regions().read(now);
+                let cx = Cx::of_application(now, &mem);
                 let mut core = inner.lock();
                 //= DCW-12
                 core.qp.end_idle_sessions();
@@ -87,16 +88,9 @@ impl EngineInner {
                     || core.qp.coalescer().has_batched_posts()
                     || is_dynamic && core.qp.has_work_to_send(AckPlacement::First);
                 if has_unsent {
-                    self.transmit(
-                        inner,
-                        &mut core,
-                        &mem,
-                        TransmitTrigger::Other,
-                        (now, caller),
-                        true,
-                    );
+                    self.transmit(inner, &mut core, TransmitTrigger::Other, cx, true);
                 } else if core.tx.has_backlog() {
-                    self.resend_backlog(inner, &mut core, &mem, caller);
+                    self.resend_backlog(inner, &mut core, cx);
                 }
                 core.tx.publish_ack();
                 if !core.tx.has_backlog() {
@@ -125,15 +119,8 @@ impl EngineInner {
                 return;
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
-                let (now, caller) = (self.now(), Caller::Application);
-                self.transmit(
-                    &inner,
-                    &mut core,
-                    &mem,
-                    TransmitTrigger::Other,
-                    (now, caller),
-                    true,
-                );
+                let cx = Cx::of_application(self.now(), &mem);
+                self.transmit(&inner, &mut core, TransmitTrigger::Other, cx, true);
                 // While a child of the process lives on, the peer does not notice that this process
                 // has ended, so the ACK is published.
                 core.tx.publish_ack();

@@ -8,11 +8,12 @@ use rocade_transport::{PacketMeta, Time, TransmitTrigger};
 use rocade_wire::{FastPathPacket, ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
+use super::cx::Cx;
 use crate::faults::HookPoint;
 use crate::link::Inbound;
 use crate::link::packet_hooks::Ingress;
 use crate::memory::MemGuard;
-use crate::state::{Caller, QpCore, QpInner, QpTable, TxState};
+use crate::state::{QpCore, QpInner, QpTable, TxState};
 
 /// The source of packets.
 pub(super) trait Origin {
@@ -45,6 +46,14 @@ pub(super) enum Disposition {
     OwnedElsewhere,
 }
 
+/// The time at which the outputs of a QP are flushed after its packets.
+pub(super) enum Flush<'v> {
+    /// When the next packet is for another QP, or the batch ends.
+    Now,
+    /// Later, with those of all QPs on this list.
+    Later(&'v mut Vec<Qpn>),
+}
+
 /// The locked QP that handles the current packets.
 struct Locked<'a> {
     inner: &'a QpInner,
@@ -67,10 +76,9 @@ pub(super) struct Dispatch<'e> {
     /// Captures or fault rules are active.
     hooked: bool,
     qps: &'e QpTable,
-    mem: &'e MemGuard<'e>,
-    pub(super) now: Time,
-    caller: Caller,
+    cx: Cx<'e>,
     current: Option<Locked<'e>>,
+    flush: Flush<'e>,
     /// Number of packets that QPs have handled, and of their bytes.
     pub(super) packets: u64,
     pub(super) bytes: usize,
@@ -80,18 +88,16 @@ impl<'e> Dispatch<'e> {
     pub(super) fn new(
         engine: &'e EngineInner,
         qps: &'e QpTable,
-        mem: &'e MemGuard<'e>,
-        now: Time,
-        caller: Caller,
+        cx: Cx<'e>,
+        flush: Flush<'e>,
     ) -> Self {
         Self {
             engine,
             hooked: engine.hooks.is_active(),
             qps,
-            mem,
-            now,
-            caller,
+            cx,
             current: None,
+            flush,
             packets: 0,
             bytes: 0,
         }
@@ -105,13 +111,12 @@ impl<'e> Dispatch<'e> {
         meta: &PacketMeta,
         mut packets: impl Iterator<Item = FastPathPacket<'p>>,
         is_accepted: impl FnOnce(&mut TxState) -> bool,
-        deferred: Option<&mut Vec<Qpn>>,
     ) {
         let Some(first) = packets.next().filter(|_| !self.hooked) else {
             return;
         };
-        let now = self.now;
-        let Some(locked) = self.switch_to(first.bth().dest_qp, deferred) else {
+        let now = self.cx.now;
+        let Some(locked) = self.switch_to(first.bth().dest_qp) else {
             return;
         };
         if !is_accepted(&mut locked.core.tx) {
@@ -121,23 +126,21 @@ impl<'e> Dispatch<'e> {
         let packets = std::iter::once(first).chain(packets);
         let place = |placement| placements.push(placement);
         locked.core.qp.placements(now, meta, packets, place);
-        self.mem.place_ahead(&placements);
+        self.cx.mem.place_ahead(&placements);
     }
 
-    /// Handles one packet. When the next packet is for another QP, the outputs of this one are
-    /// flushed, or it is put on the list `deferred`.
+    /// Handles one packet.
     #[inline(always)]
     pub(super) fn packet<'p>(
         &mut self,
         meta: &PacketMeta,
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
-        deferred: Option<&mut Vec<Qpn>>,
     ) -> Disposition {
         if self.hooked {
-            return self.hooked_packet(meta, packet, origin, deferred);
+            return self.hooked_packet(meta, packet, origin);
         }
-        self.deliver(meta, packet, origin, deferred)
+        self.deliver(meta, packet, origin)
     }
 
     /// Like [`Self::packet`], after captures and fault rules.
@@ -147,17 +150,16 @@ impl<'e> Dispatch<'e> {
         meta: &PacketMeta,
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
-        deferred: Option<&mut Vec<Qpn>>,
     ) -> Disposition {
         let Some(fast) = packet.fast_path() else {
-            return self.any_packet(meta, packet, origin, deferred);
+            return self.any_packet(meta, packet, origin);
         };
         if !origin.is_intact(|| (fast.covered(), fast.icrc_bytes())) {
             return Disposition::BadIcrc;
         }
-        let (now, mem) = (self.now, self.mem);
+        let Cx { now, mem, .. } = self.cx;
         let dest = fast.bth().dest_qp;
-        let locked = match self.lock_receiver(dest, origin, deferred) {
+        let locked = match self.lock_receiver(dest, origin) {
             Ok(locked) => locked,
             Err(disposition) => return disposition,
         };
@@ -180,7 +182,6 @@ impl<'e> Dispatch<'e> {
         meta: &PacketMeta,
         bytes: impl Inbound<'p>,
         origin: &mut impl Origin,
-        deferred: Option<&mut Vec<Qpn>>,
     ) -> Disposition {
         let Ok(packet) = bytes.whole() else {
             return Disposition::Malformed;
@@ -188,9 +189,9 @@ impl<'e> Dispatch<'e> {
         if !origin.is_intact(|| (packet.covered(), packet.icrc_bytes())) {
             return Disposition::BadIcrc;
         }
-        let (now, mem) = (self.now, self.mem);
+        let Cx { now, mem, .. } = self.cx;
         let dest = packet.bth().dest_qp;
-        let locked = match self.lock_receiver(dest, origin, deferred) {
+        let locked = match self.lock_receiver(dest, origin) {
             Ok(locked) => locked,
             Err(disposition) => return disposition,
         };
@@ -213,15 +214,15 @@ impl<'e> Dispatch<'e> {
         &mut self,
         meta: &PacketMeta,
         bytes: impl Inbound<'p>,
-        (members, is_own): (&[Qpn], bool),
-        mut deferred: Option<&mut Vec<Qpn>>,
+        members: &[Qpn],
+        is_own: bool,
     ) {
         let Ok(packet) = bytes.whole() else {
             return;
         };
-        let (now, mem) = (self.now, self.mem);
+        let Cx { now, mem, .. } = self.cx;
         for &member in members {
-            if let Some(locked) = self.switch_to(member, deferred.as_deref_mut()) {
+            if let Some(locked) = self.switch_to(member) {
                 //= MC-07
                 let deth = packet.headers().deth;
                 let by_itself = is_own && deth.is_some_and(|deth| deth.src_qp == member);
@@ -241,9 +242,8 @@ impl<'e> Dispatch<'e> {
         &mut self,
         dest: Qpn,
         origin: &mut impl Origin,
-        deferred: Option<&mut Vec<Qpn>>,
     ) -> Result<&mut Locked<'e>, Disposition> {
-        let locked = self.switch_to(dest, deferred);
+        let locked = self.switch_to(dest);
         let locked = locked.ok_or(Disposition::UnknownQp(dest))?;
         if origin.is_accepted(&mut locked.core.tx) {
             Ok(locked)
@@ -256,17 +256,17 @@ impl<'e> Dispatch<'e> {
 
     /// Locks the QP of the next packet.
     #[inline(always)]
-    fn switch_to(&mut self, dest: Qpn, deferred: Option<&mut Vec<Qpn>>) -> Option<&mut Locked<'e>> {
+    fn switch_to(&mut self, dest: Qpn) -> Option<&mut Locked<'e>> {
         let stays = |locked: &Locked<'_>| locked.inner.qp_num() == dest;
         if !self.current.as_ref().is_some_and(stays) {
-            self.lock_qp(dest, deferred);
+            self.lock_qp(dest);
         }
         self.current.as_mut()
     }
 
     /// Unlocks the QP of the last packet, and locks another one.
-    fn lock_qp(&mut self, dest: Qpn, deferred: Option<&mut Vec<Qpn>>) {
-        self.flush_locked(deferred);
+    fn lock_qp(&mut self, dest: Qpn) {
+        self.flush_locked();
         self.current = self.qps.get(dest).map(|inner| Locked {
             inner,
             core: inner.lock(),
@@ -286,9 +286,8 @@ impl<'e> Dispatch<'e> {
         }
     }
 
-    /// Unlocks the QP of the last packet, after its outputs were flushed or it was put on the list
-    /// `deferred`.
-    pub(super) fn flush_locked(&mut self, deferred: Option<&mut Vec<Qpn>>) {
+    /// Unlocks the QP of the last packet, after its outputs were flushed or it was put on the list.
+    pub(super) fn flush_locked(&mut self) {
         let Some(locked) = self.current.take() else {
             return;
         };
@@ -296,16 +295,16 @@ impl<'e> Dispatch<'e> {
         if locked.may_withhold {
             self.engine.note_withheld(inner, &mut core);
         }
-        match deferred {
-            None => {
+        match &mut self.flush {
+            Flush::Now => {
                 let trigger = trigger_of(&core);
-                let Self { engine, mem, .. } = self;
-                engine.flush_outputs(inner, &mut core, mem, trigger, self.now, self.caller);
+                self.engine
+                    .flush_outputs(inner, &mut core, trigger, self.cx);
             }
-            Some(deferred) => {
+            Flush::Later(qps) => {
                 let qpn = inner.qp_num();
-                if !deferred.contains(&qpn) {
-                    deferred.push(qpn);
+                if !qps.contains(&qpn) {
+                    qps.push(qpn);
                 }
             }
         }

@@ -9,9 +9,9 @@ use rocade_transport::{Frame, QpState, TransmitTrigger, WcStatus};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
+use super::cx::Cx;
 use crate::error::VerbsError;
 use crate::hca::Hca;
-use crate::memory::MemGuard;
 use crate::raw::{FlowAttr, FlowId, RawPort, RawState, Sent};
 use crate::state::{Caller, QpCore, QpInner, ServiceReason};
 
@@ -64,8 +64,7 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         raw: &RawState,
-        mem: &MemGuard<'_>,
-        caller: Caller,
+        Cx { caller, mem, .. }: Cx<'_>,
     ) {
         let mut outgoing = raw.outgoing.lock();
         if !matches!(core.qp.state(), QpState::Rts | QpState::Sqd) {
@@ -78,7 +77,7 @@ impl EngineInner {
                 self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            self.note_sent(inner, (1, len), false, caller);
+            self.note_sent(inner, 1, len, false, caller);
         };
         loop {
             if outgoing.next().is_none() {
@@ -139,7 +138,8 @@ impl EngineInner {
             core.qp.handle_frame(now, mem, frame);
             inner.hca().traffic.received(1, frame.bytes.len(), false);
             self.count_traffic();
-            self.flush_outputs(inner, core, mem, TransmitTrigger::Received, now, caller);
+            let cx = Cx { now, caller, mem };
+            self.flush_outputs(inner, core, TransmitTrigger::Received, cx);
         });
     }
 }

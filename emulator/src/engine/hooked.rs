@@ -7,7 +7,8 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
-use super::dispatch::{Dispatch, Disposition, Origin};
+use super::cx::Cx;
+use super::dispatch::{Dispatch, Disposition, Flush, Origin};
 use super::transmit::Batch;
 use crate::link::packet_hooks::{
     DelayedRx, DelayedTx, ECN_CE, Ingress, PacketInfo, RxVerdict, TxVerdict,
@@ -132,9 +133,14 @@ impl EngineInner {
             };
             let qps = self.qps.read();
             let mem = self.regions().read(now);
-            let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
-            let disposition = dispatch.deliver_delayed(&mut delayed_rx, None);
-            dispatch.flush_locked(None);
+            let cx = Cx {
+                now,
+                caller,
+                mem: &mem,
+            };
+            let mut dispatch = Dispatch::new(self, &qps, cx, Flush::Now);
+            let disposition = dispatch.deliver_delayed(&mut delayed_rx);
+            dispatch.flush_locked();
             if disposition == Disposition::UnknownQp(Qpn::GSI) {
                 let DelayedRx { meta, bytes, .. } = delayed_rx;
                 let endpoints = self.endpoints.read();
@@ -157,7 +163,6 @@ impl Dispatch<'_> {
         meta: &PacketMeta,
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
-        mut deferred: Option<&mut Vec<Qpn>>,
     ) -> Disposition {
         // Not the time of the batch: its later packets may have been sent after that.
         let (hooks, now) = (&self.engine.hooks, self.engine.now());
@@ -184,21 +189,17 @@ impl Dispatch<'_> {
                 return Disposition::Delivered;
             }
         };
-        let disposition = self.deliver_delayed(&mut delayed_rx, deferred.as_deref_mut());
+        let disposition = self.deliver_delayed(&mut delayed_rx);
         if hooks.has_faults() {
             hooks.note_rx();
             while let Some(mut next) = hooks.take_delayed_rx(now) {
-                self.deliver_delayed(&mut next, deferred.as_deref_mut());
+                self.deliver_delayed(&mut next);
             }
         }
         disposition
     }
 
-    fn deliver_delayed(
-        &mut self,
-        delayed_rx: &mut DelayedRx,
-        mut deferred: Option<&mut Vec<Qpn>>,
-    ) -> Disposition {
+    fn deliver_delayed(&mut self, delayed_rx: &mut DelayedRx) -> Disposition {
         let mut disposition = Disposition::Delivered;
         for _ in 0..delayed_rx.copies {
             let DelayedRx {
@@ -207,7 +208,7 @@ impl Dispatch<'_> {
                 ingress,
                 ..
             } = &mut *delayed_rx;
-            disposition = self.deliver(meta, &**bytes, ingress, deferred.as_deref_mut());
+            disposition = self.deliver(meta, &**bytes, ingress);
         }
         disposition
     }

@@ -6,7 +6,9 @@
 //! order everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
 
 mod ack_durability;
+mod arrivals;
 mod background;
+mod cx;
 mod device_faults;
 mod dispatch;
 mod event_loop;
@@ -34,6 +36,7 @@ mod shm_links;
 mod shm_sides;
 mod simulation;
 mod thread_polls;
+mod transmission;
 mod transmit;
 mod xrc_shared;
 
@@ -74,6 +77,7 @@ use crate::state::{
 use crate::steering::{ProcessSlot, QpnAllocator};
 use crate::xrc_shared::SharedTargets;
 
+pub(crate) use cx::Cx;
 pub(crate) use event_loop::ChannelKind;
 use event_loop::EventLoops;
 use event_wait::EventWaits;

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use rocade_transport::TransmitTrigger;
 
 use super::EngineInner;
+use super::cx::Cx;
 use crate::memory::MemGuard;
-use crate::state::{Caller, QpCore, QpInner};
+use crate::state::{QpCore, QpInner};
 
 impl EngineInner {
     /// Moves the QPs of all overrun CQs to ERR. Repeats, because their flushed work requests may be
@@ -35,28 +36,16 @@ impl EngineInner {
                 self.with_live(qp, |core, mem| {
                     // What the QP has received before is acknowledged, if there is space to report
                     // it.
-                    self.flush_outputs(
-                        qp,
-                        core,
-                        mem,
-                        TransmitTrigger::Other,
-                        now,
-                        Caller::Background,
-                    );
+                    let cx = Cx::of_background(now, mem);
+                    self.flush_outputs(qp, core, TransmitTrigger::Other, cx);
                     core.qp.set_fatal(now, 0);
                 });
             }
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
                     core.overrun = false;
-                    self.flush_outputs(
-                        qp,
-                        core,
-                        mem,
-                        TransmitTrigger::Other,
-                        now,
-                        Caller::Background,
-                    );
+                    let cx = Cx::of_background(now, mem);
+                    self.flush_outputs(qp, core, TransmitTrigger::Other, cx);
                 });
             }
         }

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | batched posts | sends them | | after 0.5 ms |
 //! | no space | tries again | | tries again, unless a poll has tried |
-//! | a delayed ACK | | sends it after 15 µs | after 0.25 ms |
+//! | a delayed ACK | | sends it after 15 µs | after 0.25 to 0.5 ms |
 //! | a timer | | | when it is due |
 //!
 //! A poll comes from a thread that is awake anyway, and finds space as soon as there is some. Only
@@ -18,6 +18,7 @@ use rocade_transport::{DELAYED_ACK_NS, Time, TransmitTrigger};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
+use super::cx::Cx;
 use crate::memory::MemGuard;
 use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
 use crate::tuning::{MAX_CHAIN, MAX_DELAYED_ACK_QPS, POST_FLUSH_NS};
@@ -132,14 +133,15 @@ impl EngineInner {
             };
             let now = self.now();
             self.with_qp(qpn, |inner, core, mem| {
-                self.flush_outputs(inner, core, mem, TransmitTrigger::Other, now, caller);
+                self.flush_outputs(inner, core, TransmitTrigger::Other, Cx { now, caller, mem });
             });
         }
     }
 
     pub(super) fn retry_backlogs(&self, caller: Caller) {
         self.visit_ready(ServiceReason::TxBlocked, |inner, core, mem| {
-            self.resend_backlog(inner, core, mem, caller);
+            let now = self.now();
+            self.resend_backlog(inner, core, Cx { now, caller, mem });
             core.tx.has_backlog() || inner.waits_for_space()
         });
     }
@@ -155,7 +157,7 @@ impl EngineInner {
             let since = core.qp.coalescer().held_since();
             if since.is_some_and(|since| now.ns_since(since) >= held_ns) {
                 core.tx.publish_ack();
-                self.flush_outputs(inner, core, mem, TransmitTrigger::Other, now, caller);
+                self.flush_outputs(inner, core, TransmitTrigger::Other, Cx { now, caller, mem });
             }
             remain |= core.qp.coalescer().held_since().is_some();
             let is_over = core.qp.coalescer_mut().forget(now);
@@ -176,7 +178,12 @@ impl EngineInner {
                 if caller == Caller::Background && !coalescer.batch_is_overdue(now) {
                     return true;
                 }
-                self.flush_outputs(inner, core, mem, TransmitTrigger::Posted, now, caller);
+                self.flush_outputs(
+                    inner,
+                    core,
+                    TransmitTrigger::Posted,
+                    Cx { now, caller, mem },
+                );
             }
             false
         });
@@ -219,14 +226,8 @@ impl EngineInner {
                 if core.qp.next_timeout().is_some_and(|at| at <= now) {
                     core.qp.handle_timeout(now);
                 }
-                self.flush_outputs(
-                    inner,
-                    core,
-                    mem,
-                    TransmitTrigger::Other,
-                    now,
-                    Caller::Background,
-                );
+                let cx = Cx::of_background(now, mem);
+                self.flush_outputs(inner, core, TransmitTrigger::Other, cx);
             });
         }
     }

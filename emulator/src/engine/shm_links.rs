@@ -17,7 +17,8 @@ use rocade_transport::{AddressVector, PacketMeta};
 use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::EngineInner;
-use super::dispatch::{Dispatch, Disposition, Origin};
+use super::cx::Cx;
+use super::dispatch::{Dispatch, Disposition, Flush, Origin};
 use crate::broker::BrokerLink;
 use crate::config::LinkMode;
 use crate::link::packet_hooks::Ingress;
@@ -334,7 +335,12 @@ impl EngineInner {
             traffic_class: 0,
             hop_limit: 0,
         };
-        let mut dispatch = Dispatch::new(self, &qps, &mem, now, caller);
+        let cx = Cx {
+            now,
+            caller,
+            mem: &mem,
+        };
+        let mut dispatch = Dispatch::new(self, &qps, cx, Flush::Now);
         let (mut unflushed_bytes, mut last) = (0, None);
         receiver.receive(MAX_SHM_BATCHES, after_udp, |batch: ShmBatch<'_>| {
             //= ENC-08
@@ -345,9 +351,9 @@ impl EngineInner {
                     let rest = batch.segments().skip(index);
                     let packets = rest.map_while(Inbound::fast_path);
                     let accepts = |tx: &mut TxState| tx.accepts_shm(shm_link);
-                    dispatch.place_ahead(&meta, packets, accepts, None);
+                    dispatch.place_ahead(&meta, packets, accepts);
                 }
-                match dispatch.packet(&meta, segment, &mut FromShmLink(shm_link), None) {
+                match dispatch.packet(&meta, segment, &mut FromShmLink(shm_link)) {
                     Disposition::Delivered => {}
                     Disposition::Malformed => self.count(|counters| &counters.rx_malformed),
                     // Only when a fault rule corrupts packets.
@@ -373,7 +379,7 @@ impl EngineInner {
                 unflushed_bytes = 0;
                 // All QPs of a link have its address, and therefore its device.
                 last = dispatch.current().map(|(qp, _)| qp).or(last);
-                dispatch.flush_locked(None);
+                dispatch.flush_locked();
             }
             if dispatch.uses_up_receives() {
                 ControlFlow::Break(())
@@ -386,7 +392,7 @@ impl EngineInner {
             qp.hca().traffic.received(received, bytes, true);
             self.count_traffic();
         }
-        dispatch.flush_locked(None);
+        dispatch.flush_locked();
         received
     }
 

@@ -1,36 +1,25 @@
 //! Flushes a QP's outputs to the link, the CQs and the timers.
 
-use std::cell::RefCell;
 use std::io;
 use std::iter;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::{
-    AccessError, AckPlacement, AddressVector, Qp, QpType, RouteTag, Source, Time, TransmitTrigger,
-    TxBuffer,
+    AckPlacement, AddressVector, Qp, QpType, RouteTag, TransmitTrigger, TxBuffer,
 };
 use rocade_wire::Gid;
 
+use super::cx::Cx;
+use super::transmission::Transmission;
 use super::{EngineInner, failures};
 use crate::config::LinkMode;
 use crate::faults::HookPoint;
 use crate::link::shm::{Fragment, Sending, ShmLink, ShmSent};
-use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN, Segments};
-use crate::memory::{Fault, MemGuard, Readable};
+use crate::memory::Fault;
 use crate::state::{
-    Caller, Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState,
+    Caller, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState,
     tx_route_for,
 };
-use crate::tuning::{LONG_RESPONSE, LONG_TX_BATCH};
-
-const ICRC_LEN: usize = 4;
-/// Longer payloads are copied here, not by the transport. For UDP the CRC is computed in the same
-/// pass, and for shared memory they are copied right into the ring.
-const LONGEST_COPY: usize = 256;
-
-thread_local! {
-    static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS));
-}
 
 /// Complete segments.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +33,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn of(buffer: &'a TxBuffer, unpublished: bool, remark: &'a str) -> Self {
+    pub(super) fn of(buffer: &'a TxBuffer, unpublished: bool, remark: &'a str) -> Self {
         Self {
             bytes: buffer.bytes(),
             segment_len: buffer.segment_len(),
@@ -77,10 +66,8 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         core: &mut QpCore,
-        mem: &MemGuard<'_>,
         trigger: TransmitTrigger,
-        now: Time,
-        caller: Caller,
+        cx: Cx<'_>,
     ) {
         if core.detached {
             return;
@@ -95,11 +82,11 @@ impl EngineInner {
         // Before the application or the peer can see that a message is complete. If this process is
         // ended then, another process has to be able to continue.
         inner.checkpoint(&core.qp);
-        self.transmit(inner, core, mem, trigger, (now, caller), wants);
+        self.transmit(inner, core, trigger, cx, wants);
         inner.checkpoint(&core.qp);
         self.report(inner, core, reserved);
         if let Some(failure) = core.qp.take_failure() {
-            failures::report(inner, core, mem, &failure);
+            failures::report(inner, core, cx.mem, &failure);
         }
         if let Some(at) = core.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -153,9 +140,8 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         core: &mut QpCore,
-        mem: &MemGuard<'_>,
         trigger: TransmitTrigger,
-        (now, caller): (Time, Caller),
+        cx: Cx<'_>,
         wants: bool,
     ) {
         if core.detached {
@@ -169,68 +155,47 @@ impl EngineInner {
         let has_route = core.tx.has_route() || core.qp.config().qp_type == QpType::DcInitiator;
         if !has_route {
             if let Some(raw) = inner.raw() {
-                self.send_frames(inner, core, raw, mem, caller);
+                self.send_frames(inner, core, raw, cx);
             }
             return;
         }
         let pending_ack = core.qp.pending_ack();
-        if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, caller) {
+        if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, cx.caller) {
             self.record_unsent_ack(core, pending_ack);
             return;
         }
         let mut acks = self.ack_placement(core, trigger);
         let acks_before = core.qp.acks_sent();
         let wants = wants && (acks != AckPlacement::Defer || core.qp.has_work_to_send(acks));
-        let is_unpublished = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
-        if is_unpublished {
+        let unpublished = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
+        if unpublished {
             acks = AckPlacement::First;
         }
-        let is_appended = is_unpublished && self.append_unpublished_ack(inner, core, caller);
-        if !is_appended && (wants || is_unpublished) {
-            let with_buffer = TX_BUFFER.try_with(|buffer| {
-                let buffer = &mut buffer.borrow_mut();
-                self.transmit_through(
-                    inner,
-                    core,
-                    mem,
-                    (acks, now, caller),
-                    is_unpublished,
-                    buffer,
-                );
-            });
-            if with_buffer.is_err() {
-                // The thread-local buffer is gone, because the thread is about to end.
-                let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
-                self.transmit_through(
-                    inner,
-                    core,
-                    mem,
-                    (acks, now, caller),
-                    is_unpublished,
-                    &mut buffer,
-                );
-            }
+        let is_appended = unpublished && self.append_unpublished_ack(inner, core, cx);
+        if !is_appended && (wants || unpublished) {
+            Transmission::new(self, inner, cx, acks, unpublished).run(core);
         }
         if core.tx.backlog.is_some() {
             self.record_unsent_ack(core, pending_ack);
         }
         let QpCore { qp, tx, .. } = core;
         tx.record_pending_ack(qp);
-        if is_unpublished && tx.backlog.is_none() {
+        if unpublished && tx.backlog.is_none() {
             tx.unpublished_ack = pending_ack.map(|(psn, _)| psn);
         }
-        let acked = !is_unpublished && qp.acks_sent() != acks_before;
+        let acked = !unpublished && qp.acks_sent() != acks_before;
         let waiting = qp.lone_ack().or(tx.unpublished_ack);
-        qp.coalescer_mut().transmitted(trigger, now, acked, waiting);
+        qp.coalescer_mut()
+            .transmitted(trigger, cx.now, acked, waiting);
         if waiting.is_some() {
-            self.enqueue(inner.qp_num(), core, ServiceReason::DelayedAck, now);
+            self.enqueue(inner.qp_num(), core, ServiceReason::DelayedAck, cx.now);
         }
     }
 
     /// Writes the lone ACK that there is to send into the ring of the peer, as an unpublished
     /// record. Returns false without any effect if packet hooks are active, or if the ACK has to be
     /// sent otherwise.
-    fn append_unpublished_ack(&self, inner: &QpInner, core: &mut QpCore, caller: Caller) -> bool {
+    fn append_unpublished_ack(&self, inner: &QpInner, core: &mut QpCore, cx: Cx<'_>) -> bool {
         let QpCore { qp, tx, .. } = core;
         let Some((_, tx_route)) = &tx.route else {
             return false;
@@ -242,9 +207,9 @@ impl EngineInner {
             return false;
         };
         let (fragment, len) = (iter::once(Fragment::Bytes(&ack)), ack.len());
-        let sending = sending(tx_route, len, len, true, caller);
+        let sending = sending(tx_route, len, len, true, cx.caller);
         let sent = send_shared(shm_link, &mut tx.first_shm_send, fragment, sending);
-        self.note_sent(inner, (1, len), true, caller);
+        self.note_sent(inner, 1, len, true, cx.caller);
         // No registered memory is read.
         if sent == Ok(false) {
             tx.backlog = Some(Box::new(TxBacklog {
@@ -264,7 +229,8 @@ impl EngineInner {
     pub(super) fn note_sent(
         &self,
         inner: &QpInner,
-        (segments, len): (usize, usize),
+        segments: usize,
+        len: usize,
         shared: bool,
         caller: Caller,
     ) {
@@ -275,121 +241,8 @@ impl EngineInner {
         }
     }
 
-    fn transmit_through(
-        &self,
-        inner: &QpInner,
-        core: &mut QpCore,
-        mem: &MemGuard<'_>,
-        (mut acks, mut now, caller): (AckPlacement, Time, Caller),
-        unpublished: bool,
-        buffer: &mut TxBuffer,
-    ) {
-        let QpCore { qp, tx, .. } = core;
-        let mut answered = 0;
-        loop {
-            buffer.clear();
-            buffer.defer_longer_than(LONGEST_COPY);
-            let counts_bytes = self.triggers.await_any(HookPoint::Sent);
-            let single = counts_bytes || self.hooks.is_active() && self.hooks.has_faults();
-            buffer.set_max_segments(if single { 1 } else { tx.max_segments() });
-            qp.poll_transmit(now, mem, acks, buffer);
-            if buffer.is_empty() {
-                return;
-            }
-            let tag = buffer.route();
-            if tag != RouteTag::OWN {
-                self.find_response_route(qp, tx, tag);
-            }
-            let is_ready = tx.is_ready(tag);
-            let is_paced = !qp.is_reliable();
-            let Some((endpoint, tx_route)) = tx_route_for(&mut tx.route, &mut tx.peer_routes, tag)
-            else {
-                // A response to a peer that is not allowed is dropped. All other routes are known
-                // as long as a datagram uses them.
-                debug_assert!(qp.response_route(tag).is_some());
-                continue;
-            };
-            let shm_link = tx_route
-                .shm_link
-                .as_deref()
-                .filter(|shm_link| !shm_link.has_ended());
-            let hooked = self.hooks.is_active();
-            let len = buffer.bytes().len();
-            let by_socket = shm_link.is_none();
-            let held = by_socket && is_paced && !endpoint.pacer.try_acquire(self.now(), len);
-            let may_leave = is_ready && !held;
-            answered += buffer.bytes().len();
-            if acks == AckPlacement::AfterFirst || answered > LONG_RESPONSE {
-                acks = AckPlacement::First;
-            }
-            let fails = if counts_bytes {
-                let segments = Segments::new(buffer.bytes(), buffer.segment_len());
-                self.fails_after(inner, segments, now)
-            } else {
-                None
-            };
-            let filled = fill_by_kernel(buffer, mem);
-            let sent = match shm_link {
-                _ if filled.is_err() => Err(Fault),
-                _ if !may_leave => seal(&mut tx_route.icrc, buffer, mem).map(|()| false),
-                _ if hooked => seal(&mut tx_route.icrc, buffer, mem).map(|()| {
-                    let remark = fails.as_deref().unwrap_or_default();
-                    let batch = Batch::of(buffer, unpublished, remark);
-                    let sent =
-                        self.send_hooked(endpoint, tx_route, &mut tx.first_shm_send, batch, caller);
-                    tx.unpublished_ack.take_if(|_| !unpublished && sent);
-                    sent
-                }),
-                // A shared memory link that has just ended: the packets are lost.
-                Some(shm_link) => {
-                    let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
-                    let sending = sending(tx_route, len, segment_len, unpublished, caller);
-                    let fragments = fragments(buffer, mem);
-                    let sent = send_shared(shm_link, &mut tx.first_shm_send, fragments, sending);
-                    tx.unpublished_ack
-                        .take_if(|_| !unpublished && sent == Ok(true));
-                    sent
-                }
-                None => seal(&mut tx_route.icrc, buffer, mem)
-                    .map(|()| self.send(endpoint, tx_route, buffer.bytes(), buffer.segment_len())),
-            };
-            let sealed = hooked || !may_leave || shm_link.is_none();
-            let sent = match sent {
-                Ok(false) if !sealed => fill(buffer, mem).map(|()| false),
-                sent => sent,
-            };
-            let Ok(sent) = sent else {
-                let via = (&**endpoint, tx_route, &mut tx.first_shm_send, caller);
-                self.recover_partial_batch(inner, qp, via, mem, now, buffer);
-                continue;
-            };
-            qp.count_answered_reads();
-            self.note_sent(inner, (buffer.segments(), len), shm_link.is_some(), caller);
-            if fails.is_some() {
-                qp.set_fatal(now, usize::MAX);
-            }
-            if !sent {
-                tx.backlog = Some(Box::new(TxBacklog {
-                    bytes: buffer.bytes().into(),
-                    segment_len: buffer.segment_len(),
-                    route: tag,
-                    is_paced,
-                    sealed,
-                }));
-                self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, now);
-                return;
-            }
-            if !qp.has_work_to_send(acks) {
-                return;
-            }
-            if buffer.bytes().len() >= LONG_TX_BATCH {
-                now = self.now();
-            }
-        }
-    }
-
     /// Resolves the route of a DC target's response if it is not known yet.
-    fn find_response_route(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
+    pub(super) fn find_response_route(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
         let Some((endpoint, av)) = tx.unknown_response(tag) else {
             return;
         };
@@ -407,44 +260,6 @@ impl EngineInner {
         if let Ok(route) = self.route_to(endpoint, answer.dest, &av) {
             tx.add_response_route(tag, &route);
         }
-    }
-
-    /// Sends the rest of a batch after registered memory that was to be sent has vanished. Packets
-    /// without space are lost.
-    #[cold]
-    fn recover_partial_batch(
-        &self,
-        inner: &QpInner,
-        qp: &mut Qp,
-        (endpoint, tx_route, first_shm_send, caller): (
-            &LocalEndpoint,
-            &mut TxRoute,
-            &mut bool,
-            Caller,
-        ),
-        memory: &MemGuard<'_>,
-        now: Time,
-        buffer: &mut TxBuffer,
-    ) {
-        let read = |source, place: &mut [u8]| {
-            registered(memory, source)
-                .copy(place)
-                .map_err(AccessError::from)
-        };
-        qp.recover_partial_batch(now, buffer, read, |segment| {
-            let traffic = &inner.hca().traffic;
-            traffic.sent(1, segment.len(), tx_route.shm_link.is_some());
-            let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
-            let crc = tx_route.icrc.of_len(covered.len()).compute(0, covered);
-            icrc.copy_from_slice(&crc.to_le_bytes());
-            self.put(
-                endpoint,
-                tx_route,
-                first_shm_send,
-                Batch::single(segment, false),
-                caller,
-            );
-        });
     }
 
     /// Sends the blocked batch. Returns false if there is still no space.
@@ -500,7 +315,7 @@ impl EngineInner {
 
     /// Returns false if the socket has no space. Other failures count as packet loss, for the
     /// transport's retries.
-    fn send(
+    pub(super) fn send(
         &self,
         endpoint: &LocalEndpoint,
         tx_route: &TxRoute,
@@ -537,20 +352,14 @@ impl EngineInner {
     }
 
     /// Tries again to send a blocked batch, then continues.
-    pub(super) fn resend_backlog(
-        &self,
-        inner: &QpInner,
-        core: &mut QpCore,
-        mem: &MemGuard<'_>,
-        caller: Caller,
-    ) {
+    pub(super) fn resend_backlog(&self, inner: &QpInner, core: &mut QpCore, cx: Cx<'_>) {
         if inner.raw().is_some() {
-            self.flush_outputs(inner, core, mem, TransmitTrigger::Other, self.now(), caller);
+            self.flush_outputs(inner, core, TransmitTrigger::Other, cx);
         } else if core.tx.backlog.is_some() {
-            if self.send_backlog(&mut core.tx, caller) {
-                self.flush_outputs(inner, core, mem, TransmitTrigger::Other, self.now(), caller);
+            if self.send_backlog(&mut core.tx, cx.caller) {
+                self.flush_outputs(inner, core, TransmitTrigger::Other, cx);
             } else {
-                self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
+                self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, cx.now);
             }
         }
     }
@@ -558,7 +367,7 @@ impl EngineInner {
 
 /// Returns the parameters of a batch through the shared memory link of a path.
 #[inline]
-fn sending(
+pub(super) fn sending(
     tx_route: &TxRoute,
     len: usize,
     segment_len: usize,
@@ -579,7 +388,7 @@ fn sending(
 /// Sends a batch through shared memory. Returns false if there is no space. `first_shm_send` as in
 /// [`TxState`].
 #[inline]
-fn send_shared<'a>(
+pub(super) fn send_shared<'a>(
     shm_link: &ShmLink,
     first_shm_send: &mut bool,
     batch: impl Iterator<Item = Fragment<'a>>,
@@ -596,81 +405,4 @@ fn send_shared<'a>(
         ShmSent::Full => Ok(false),
         ShmSent::Sent | ShmSent::Ended => Ok(true),
     }
-}
-
-/// Copies the missing payloads, and fills in the ICRC of each segment. Under segmentation offload
-/// the kernel numbers the segments' IPv4 Identifications from 0.
-//= ICRC-07
-fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
-    let mut id = 0;
-    let mut result = Ok(());
-    buffer.for_each_segment(|segment, deferred| {
-        let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
-        let of_len = icrcs.of_len(covered.len());
-        //= ICRC-08
-        let crc = match deferred {
-            Some(payload) => {
-                of_len.compute_filling(id, covered, payload.range(), |crc, head, space| {
-                    let sum = registered(memory, payload.source).copy_and_sum(crc, head, space);
-                    sum.unwrap_or_else(|fault| {
-                        result = Err(fault);
-                        0
-                    })
-                })
-            }
-            None => of_len.compute(id, covered),
-        };
-        icrc.copy_from_slice(&crc.to_le_bytes());
-        id += 1;
-    });
-    result
-}
-
-/// Copies the missing payloads in one call if the kernel copies. A system call for each would cost
-/// more than copying and CRC in separate passes.
-#[inline]
-fn fill_by_kernel(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
-    if memory.is_by_kernel() && !buffer.deferred().is_empty() {
-        memory.copy_all(buffer.deferred_mut())?;
-        buffer.note_filled();
-    }
-    Ok(())
-}
-
-/// Copies the missing payloads.
-fn fill(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
-    let mut result = Ok(());
-    buffer.for_each_segment(|segment, deferred| {
-        if let Some(payload) = deferred {
-            let copied = registered(memory, payload.source).copy(&mut segment[payload.range()]);
-            result = result.and(copied);
-        }
-    });
-    result
-}
-
-/// The fragments of a batch in order, from the buffer and from registered memory.
-fn fragments<'a>(
-    buffer: &'a TxBuffer,
-    memory: &'a MemGuard<'_>,
-) -> impl Iterator<Item = Fragment<'a>> {
-    let bytes = buffer.bytes();
-    let mut at = 0;
-    let deferred = buffer.deferred().iter().flat_map(move |deferred| {
-        let before = &bytes[at..deferred.at];
-        at = deferred.range().end;
-        let payload = registered(memory, deferred.source);
-        [Fragment::Bytes(before), Fragment::Registered(payload)]
-    });
-    let end = buffer
-        .deferred()
-        .last()
-        .map_or(0, |deferred| deferred.range().end);
-    deferred.chain(iter::once(Fragment::Bytes(&bytes[end..])))
-}
-
-fn registered<'a>(memory: &'a MemGuard<'_>, source: Source) -> Readable<'a> {
-    memory
-        .source(source)
-        .expect("checked by the transport under the same guard")
 }

@@ -9,12 +9,13 @@ use rocade_transport::{AddressVector, Time, TransmitTrigger};
 use rocade_wire::{Gid, Qpn};
 
 use super::EngineInner;
+use super::cx::Cx;
 use crate::broker::BrokerLink;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};
 use crate::state::{
-    AsyncEvents, Caller, Domain, LocalEndpoint, QpCore, QpInner, QpTable, TxRoute, XrcdInitAttr,
+    AsyncEvents, Domain, LocalEndpoint, QpCore, QpInner, QpTable, TxRoute, XrcdInitAttr,
 };
 use crate::steering::ProcessSlot;
 use crate::xrc_shared::{Host, SharedTargets};
@@ -67,15 +68,8 @@ impl Host for EngineInner {
     }
 
     fn flush_outputs(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time) {
-        Self::flush_outputs(
-            self,
-            inner,
-            core,
-            mem,
-            TransmitTrigger::Other,
-            now,
-            Caller::Background,
-        );
+        let cx = Cx::of_background(now, mem);
+        Self::flush_outputs(self, inner, core, TransmitTrigger::Other, cx);
     }
 
     fn end_qp(&self, inner: &QpInner) {

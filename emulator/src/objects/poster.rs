@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::engine::Cx;
 use crate::sync::MutexGuard;
 use rocade_transport::{
     DcDestination, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time,
@@ -14,7 +15,7 @@ use super::qp::QpOwner;
 use crate::error::VerbsError;
 use crate::faults::Verb;
 use crate::memory::MemGuard;
-use crate::state::{Caller, QpCore, QpInner};
+use crate::state::{QpCore, QpInner};
 
 /// The destination of a datagram (`ibv_send_wr.wr.ud`).
 #[derive(Clone, Copy, Debug)]
@@ -276,14 +277,8 @@ impl Drop for SendPoster<'_> {
         }
         let engine = self.owner.engine();
         if !engine.should_batch(self.inner.qp_num(), &mut self.core, self.bytes, self.now) {
-            engine.flush_outputs(
-                self.inner,
-                &mut self.core,
-                &self.mem,
-                TransmitTrigger::Posted,
-                self.now,
-                Caller::Application,
-            );
+            let cx = Cx::of_application(self.now, &self.mem);
+            engine.flush_outputs(self.inner, &mut self.core, TransmitTrigger::Posted, cx);
         }
     }
 }
@@ -356,7 +351,8 @@ impl RecvPoster<'_> {
             QpState::Err => TransmitTrigger::Other,
             _ => core.qp.coalescer().credit_trigger(),
         };
-        engine.flush_outputs(self.inner, core, &mem, trigger, now, Caller::Application);
+        let cx = Cx::of_application(now, &mem);
+        engine.flush_outputs(self.inner, core, trigger, cx);
     }
 }
 

@@ -17,12 +17,13 @@ use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::{Xrcd, XrcdInner};
 use crate::config::Likeness;
+use crate::engine::Cx;
 use crate::error::VerbsError;
 use crate::faults::Verb;
 use crate::limits;
 use crate::raw::{FlowAttr, RawState};
 use crate::state::{
-    Caller, CrossChannelState, OpenHandle, QpInner, QpResources, SrqInner, User, XrcTargetInit,
+    CrossChannelState, OpenHandle, QpInner, QpResources, SrqInner, User, XrcTargetInit,
 };
 use crate::sys;
 use crate::xrc_shared::share_target;
@@ -412,8 +413,8 @@ impl Qp {
                 cross.reset();
             }
         }
-        let caller = Caller::Application;
-        engine.flush_outputs(inner, &mut core, &mem, TransmitTrigger::Other, now, caller);
+        let cx = Cx::of_application(now, &mem);
+        engine.flush_outputs(inner, &mut core, TransmitTrigger::Other, cx);
         drop(core);
         drop(mem);
         if by_udp {

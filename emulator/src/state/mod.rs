@@ -45,7 +45,7 @@ pub(crate) use driver_arbiter::{Activity, Caller, DriverArbiter};
 pub(crate) use event_queue::EventQueue;
 pub(crate) use event_waiter::{AwaitedEvents, HasEvents, ReceivingWait, WaitOn};
 pub(crate) use events::AsyncEvents;
-pub(crate) use groups::Groups;
+pub(crate) use groups::{Group, Groups};
 pub(crate) use local_endpoint::{Flow, Flows, Icrcs, LocalEndpoint, RxState, TxRoute};
 pub(crate) use network::NetworkWatch;
 pub(crate) use qp::{DctEvents, HeldCompletions, QpCore, QpInner, QpResources, XrcTargetInit};
