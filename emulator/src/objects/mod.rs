@@ -13,6 +13,7 @@ mod dm;
 mod ece;
 mod flow;
 mod grh;
+mod modify;
 mod mr;
 mod mw;
 mod pd;

@@ -1,13 +1,9 @@
 //! Queue pairs.
 
-use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use rocade_transport::{
-    Counters, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, Receives, TransmitTrigger,
-};
+use rocade_transport::{Counters, QpAttr, QpCap, QpConfig, QpState, QpType, Receives};
 use rocade_wire::{Gid, Qpn};
-use socket2::{Domain, Protocol, Type};
 
 use super::cq::Cq;
 use super::dct::DciInit;
@@ -17,7 +13,6 @@ use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::{Xrcd, XrcdInner};
 use crate::config::Likeness;
-use crate::engine::Cx;
 use crate::error::VerbsError;
 use crate::faults::Verb;
 use crate::limits;
@@ -25,19 +20,7 @@ use crate::raw::{FlowAttr, RawState};
 use crate::state::{
     CrossChannelState, OpenHandle, QpInner, QpResources, SrqInner, User, XrcTargetInit,
 };
-use crate::sys;
 use crate::xrc_shared::share_target;
-
-/// The bit of a Q_Key that unprivileged processes must not set.
-const CONTROLLED_QKEY: u32 = 1 << 31;
-
-/// Returns true if this process may open raw sockets. The kernel demands the same privilege.
-fn is_privileged() -> bool {
-    sys::socket(Domain::IPV4, Type::RAW.cloexec(), Some(Protocol::UDP)).is_ok()
-}
-
-/// Number of attempts to change a target that other processes acquire meanwhile.
-const TRIES: usize = 16;
 
 /// The attributes of a new QP (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -252,175 +235,6 @@ impl Qp {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner().lock().qp.counters()
-    }
-
-    /// Changes attributes and state, all or none.
-    ///
-    /// # Errors
-    /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong.
-    /// [`VerbsError::Unreachable`] if the peer is not reachable, which may take a second.
-    /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used.
-    /// [`VerbsError::Io`] (such as EMFILE) if no socket to the peer can be opened.
-    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones. [`VerbsError::Busy`]
-    /// for a target with which another process is receiving a message.
-    /// [`VerbsError::InvalidArgument`] for an alternate path of a target in a file-backed domain.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
-        self.modify_by(attr, mask, false)
-    }
-
-    /// Like [`Qp::modify`]. If `experimental`, a DC initiator has the state table of the
-    /// experimental verbs, which includes its own DC key.
-    ///
-    /// # Errors
-    /// As [`Qp::modify`].
-    pub fn modify_by(
-        &self,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-        experimental: bool,
-    ) -> Result<(), VerbsError> {
-        self.owner.enter(Verb::ModifyQp)?;
-        if self.inner().ownership().is_none() {
-            return self.modify_here(attr, mask, experimental);
-        }
-        //= QPV-08
-        if mask.contains(QpAttrMask::ALT_PATH) {
-            // Each process has its own routes, and none may leave the path of the others.
-            return Err(VerbsError::InvalidArgument(
-                "alt_ah_attr: a target of a shared XRC domain has one path",
-            ));
-        }
-        let ends = [QpState::Reset.code(), QpState::Err.code()];
-        let at_once = mask.contains(QpAttrMask::STATE) && ends.contains(&attr.qp_state);
-        for _ in 1..TRIES {
-            let engine = &**self.owner.engine();
-            engine
-                .shared_targets()
-                .acquire(engine, self.inner(), at_once)?;
-            match self.modify_here(attr, mask, experimental) {
-                Err(VerbsError::WouldBlock) => {}
-                result => return result,
-            }
-        }
-        Err(VerbsError::Busy(
-            "XRC target, by another process".to_owned(),
-        ))
-    }
-
-    /// Changes the QP if this process owns it.
-    ///
-    /// # Errors
-    /// [`VerbsError::WouldBlock`] if it does not.
-    fn modify_here(
-        &self,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-        experimental: bool,
-    ) -> Result<(), VerbsError> {
-        let owner = &*self.owner;
-        let (inner, engine, hca) = (&*owner.inner, owner.engine(), owner.hca());
-        let context = owner.modify_context(attr, mask, experimental);
-        let (sgid, alt_sgid) = (context.sgid, context.alternate.sgid);
-        let is_dynamic = self.qp_type().is_dynamic();
-        if mask.contains(QpAttrMask::PORT) && inner.raw().is_some() && attr.port_num != 1 {
-            return Err(VerbsError::InvalidArgument("port_num"));
-        }
-        //= QPV-05
-        //= UD-06
-        if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
-            return Err(VerbsError::NotPermitted("a Q_Key with the highest bit set"));
-        }
-        // Everything that can fail precedes the change of the QP.
-        let route = match mask.contains(QpAttrMask::AV) && !is_dynamic {
-            true => owner.route_to(sgid, &attr.ah_attr, attr, mask)?,
-            false => None,
-        };
-        let alternate = match mask.contains(QpAttrMask::ALT_PATH) && !is_dynamic {
-            true => owner.route_to(alt_sgid, &attr.alt_ah_attr, attr, mask)?,
-            false => None,
-        };
-        let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
-        if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
-            engine.listen_on(hca)?;
-        }
-        if leads_to_rtr && self.qp_type() == QpType::Ud {
-            engine.show_headers();
-        }
-        let answers = match sgid {
-            Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
-                let local = hca.local_addr(sgid.to_ip());
-                let endpoint = engine.datagram_endpoint(local, attr.ah_attr.hop_limit)?;
-                Some((endpoint, attr.ah_attr))
-            }
-            _ => None,
-        };
-        let mut routes = route.iter().chain(&alternate);
-        let by_udp = routes.any(|(_, tx_route)| tx_route.shm_link().is_none());
-        if route.is_some()
-            || mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code()
-        {
-            // A reset drops delayed ACKs, and on another path no peer waits for them.
-            engine.flush_before_close(inner);
-        }
-        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Err.code() {
-            engine.receive_before_end(inner);
-        }
-        let now = engine.now();
-        let mem = engine.regions().read(now);
-        let mut core = inner.lock();
-        if let Some(ownership) = inner.ownership() {
-            if !ownership.is_owner() {
-                return Err(VerbsError::WouldBlock);
-            }
-            ownership.mark_incomplete();
-            ownership.attr_changed();
-        }
-        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code() {
-            inner.release_held(&mut core);
-            engine.forget_sent(inner.qp_num());
-        }
-        let modified = core.qp.modify(now, attr, mask, &context);
-        if modified.is_err() {
-            inner.checkpoint(&core.qp);
-        }
-        modified?;
-        if let Some((endpoint, tx_route)) = route {
-            if core.qp.state() == QpState::Rtr && tx_route.live_shm_link().is_some() {
-                core.qp.expect_credits();
-            }
-            let peer = attr.ah_attr.dgid.to_ip();
-            // A socket of this process has the source address of the packets.
-            let is_own = endpoint.link.local() == peer;
-            core.tx.set_route(endpoint, tx_route);
-            let is_ours = engine.is_simulated() || is_own || is_of_this_host(peer);
-            core.qp.set_vendor_ops(is_ours);
-        }
-        if let Some((endpoint, tx_route)) = alternate {
-            core.tx.set_alternate(endpoint, tx_route);
-            let peer = attr.alt_ah_attr.dgid.to_ip();
-            if !engine.is_simulated() && !is_of_this_host(peer) {
-                core.qp.set_vendor_ops(false);
-            }
-        }
-        if let Some((endpoint, av)) = answers {
-            core.tx.respond_from(endpoint, av);
-        }
-        if core.qp.state() == QpState::Reset {
-            core.tx.reset();
-            inner.purge_completions(&mut core);
-            if let Some(cross) = owner.cross_channel.get() {
-                cross.reset();
-            }
-        }
-        let cx = Cx::of_application(now, &mem);
-        engine.flush_outputs(inner, &mut core, TransmitTrigger::Other, cx);
-        drop(core);
-        drop(mem);
-        if by_udp {
-            engine.attach_shm_links(inner);
-        }
-        Ok(())
     }
 
     /// Stores the original values that atomics return as big-endian units, instead of in the host's
@@ -658,12 +472,4 @@ pub(super) fn create(
     }
     engine.add_qp(Arc::clone(&inner));
     Ok(inner)
-}
-
-/// Returns true if this host, in this network namespace, has the address. Then Rocade uses the
-/// RoCEv2 port there, and the peer need not be probed. The kernel's rxe, which handles
-/// vendor-specific packets badly, cannot use that port as well.
-//= XAW-08
-fn is_of_this_host(address: IpAddr) -> bool {
-    sys::is_of_this_host((address, 0).into())
 }
