@@ -5,6 +5,8 @@
 //! then for each batch the QP table and the region table for reading, then one QP at a time. Lock
 //! order everywhere: link, QP table, regions, QP, SRQ, CQ, shared memory link.
 
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+
 mod ack_durability;
 mod arrivals;
 mod background;

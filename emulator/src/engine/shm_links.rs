@@ -353,25 +353,9 @@ impl EngineInner {
                     let accepts = |tx: &mut TxState| tx.accepts_shm(shm_link);
                     dispatch.place_ahead(&meta, packets, accepts);
                 }
-                match dispatch.packet(&meta, segment, &mut FromShmLink(shm_link)) {
-                    Disposition::Delivered => {}
-                    Disposition::Malformed => self.count(|counters| &counters.rx_malformed),
-                    // Only when a fault rule corrupts packets.
-                    Disposition::BadIcrc => self.count(|counters| &counters.rx_bad_icrc),
-                    //= BTH-10
-                    Disposition::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
-                    Disposition::WrongLink => self.count(|counters| &counters.rx_wrong_link),
-                    Disposition::OwnedElsewhere => {
-                        let bytes = segment.copied();
-                        let misrouted = Misrouted {
-                            source: source_of(shm_link.peer()),
-                            destination: shm_link.local(),
-                            bytes: &bytes,
-                            hops: 0,
-                            is_sealed: false,
-                        };
-                        self.shared_targets.queue_or_redirect(self, misrouted);
-                    }
+                let disposition = dispatch.packet(&meta, segment, &mut FromShmLink(shm_link));
+                if disposition != Disposition::Delivered {
+                    self.settle_shared(shm_link, segment, disposition);
                 }
             }
             mem.forget_placements();
@@ -394,6 +378,37 @@ impl EngineInner {
         }
         dispatch.flush_locked();
         received
+    }
+
+    /// Counts a packet of a shared memory link that no QP has handled, or leaves it to the owner of
+    /// its target.
+    #[cold]
+    fn settle_shared<'p>(
+        &self,
+        shm_link: &ShmLink,
+        segment: impl Inbound<'p>,
+        disposition: Disposition,
+    ) {
+        match disposition {
+            Disposition::Delivered => {}
+            Disposition::Malformed => self.count(|counters| &counters.rx_malformed),
+            // Only when a fault rule corrupts packets.
+            Disposition::BadIcrc => self.count(|counters| &counters.rx_bad_icrc),
+            //= BTH-10
+            Disposition::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
+            Disposition::WrongLink => self.count(|counters| &counters.rx_wrong_link),
+            Disposition::OwnedElsewhere => {
+                let bytes = segment.copied();
+                let misrouted = Misrouted {
+                    source: source_of(shm_link.peer()),
+                    destination: shm_link.local(),
+                    bytes: &bytes,
+                    hops: 0,
+                    is_sealed: false,
+                };
+                self.shared_targets.queue_or_redirect(self, misrouted);
+            }
+        }
     }
 
     /// Receives from the UDP socket after a QP of the peer has moved from UDP to shared memory.

@@ -88,15 +88,18 @@ impl<'t> Transmission<'t> {
 
     /// Sends until nothing is left or there is no space.
     pub(super) fn run(mut self, core: &mut QpCore) {
-        let with_buffer = TX_BUFFER.try_with(|buffer| {
-            let buffer = &mut buffer.borrow_mut();
-            while self.send_next(core, buffer) {}
-        });
+        let with_buffer =
+            TX_BUFFER.try_with(|buffer| self.run_with(core, &mut buffer.borrow_mut()));
         if with_buffer.is_err() {
             // The thread-local buffer is gone, because the thread is about to end.
-            let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
-            while self.send_next(core, &mut buffer) {}
+            self.run_with(core, &mut TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS));
         }
+    }
+
+    // The only place that calls the transport for packets, which the compiler inlines here.
+    #[inline(never)]
+    fn run_with(&mut self, core: &mut QpCore, buffer: &mut TxBuffer) {
+        while self.send_next(core, buffer) {}
     }
 
     /// Sends the next batch. Returns false if it was the last one for now.
