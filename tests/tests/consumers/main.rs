@@ -9,6 +9,7 @@ mod async_rdma;
 mod broker;
 mod capture;
 mod cm;
+mod containers;
 mod crash;
 mod devices;
 mod endless;

@@ -34,6 +34,7 @@ const VIEW: &str = "programs that look into /dev/infiniband and /sys/class/infin
 const CRATE: &str = "the tests of a crate that uses the verbs headers";
 const AARCH64: &str = "tests for AArch64 under QEMU";
 const RXE: &str = "interoperation with the kernel's rxe in QEMU";
+const CONTAINERS: &str = "containers of podman with Rocade";
 
 const PACKAGES: &[Package] = &[
     package("ibverbs-utils", "ibv_rc_pingpong", CONSUMERS),
@@ -85,6 +86,7 @@ const PACKAGES: &[Package] = &[
         "/usr/lib/python3/dist-packages/mpi4py/bench.py",
         CONSUMERS,
     ),
+    package("podman", "podman", CONTAINERS),
     package("util-linux", "setpriv", VIEW),
     package(
         "python3-pyverbs",

@@ -32,6 +32,8 @@ const EXPECTED_IN_CI: &[(&str, &str)] = &[
     ("network::", "cannot make a network namespace"),
     ("consumers::", "cannot make a network namespace"),
     ("consumers::", "cannot make a veth pair"),
+    ("consumers::", "containers need root"),
+    ("consumers::", "podman cannot run a container"),
     ("rocade_tests::", "cannot make a network namespace"),
     ("c_programs::", "cannot make a network namespace"),
     // The kernel may have no such devices, or not show them to a container.

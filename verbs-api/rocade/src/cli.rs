@@ -8,6 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
 use rocade_emulator::config::nearest;
 
+use crate::cdi::CdiCommand;
+
 const TOP_EXAMPLES: &str = "\
 Examples:
   rocade demo                               test this machine
@@ -285,6 +287,9 @@ pub(crate) enum Command {
     /// Control the broker, which lets processes share an address
     #[command(subcommand, after_help = BROKER_AFTER)]
     Broker(BrokerCommand),
+    /// Put Rocade into containers (podman, docker, Kubernetes) by a specification of CDI
+    #[command(subcommand)]
+    Cdi(CdiCommand),
     /// Install the command, its libraries, manual pages and completions
     #[command(after_help = INSTALL_AFTER)]
     Install(PrefixArgs),

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod broker;
+mod cdi;
 mod cli;
 mod demo;
 mod devices;
@@ -85,6 +86,7 @@ fn dispatch(cli: Cli, file_size_errors: &FileSizeErrors) -> Result<ExitCode, Cli
         Command::Libdir => settings().and_then(|_| libdir::print()),
         Command::Fault(command) => fault::dispatch(&command, &settings()?),
         Command::Broker(command) => broker::dispatch(&command, &settings()?),
+        Command::Cdi(command) => settings().and_then(|_| cdi::dispatch(&command)),
         Command::Install(args) => install::install(&args),
         Command::Uninstall(args) => install::uninstall(&args),
         Command::Completions { shell } => manual::print_completions(shell),
