@@ -58,6 +58,7 @@ mod paths;
 mod protocol;
 mod relay;
 mod server;
+mod service;
 mod slots;
 mod start;
 mod sys;

@@ -14,7 +14,7 @@ use super::gsi::RecentlyReleasedPorts;
 use super::identity::{Identity, ThisProcess};
 use super::paths::Paths;
 use super::slots::SlotTable;
-use super::{BrokerConfig, BrokerError, sys};
+use super::{BrokerConfig, BrokerError, service, sys};
 use crate::clock::Clock;
 use crate::gsi::services::Services;
 use crate::journal::read_conn_records;
@@ -59,15 +59,22 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs the broker until it is told to stop, or until it has had no clients for the idle timeout.
 ///
+/// A service manager may pass the socket in the abstract namespace, and gets a notice when programs
+/// can connect (`service.rs`).
+///
 /// # Errors
 /// [`BrokerError::AlreadyRunning`] if another broker runs, or the reason why it cannot start.
 pub fn serve(config: &BrokerConfig) -> Result<(), BrokerError> {
     let clock = Clock::new();
     let limits_too_low = prepare_process();
     let process: Arc<dyn Identity> = Arc::new(ThisProcess);
-    let files = start::take_over(config, &clock, &process)?;
+    let passed = service::passed_listener();
+    let passed = passed.map_err(BrokerError::failure("failed to take the socket"))?;
+    let files = start::take_over(config, &clock, &process, passed)?;
     let mut server = Server::new(config, files, limits_too_low, clock.now(), process);
+    service::notify("READY=1");
     let result = server.run(&clock);
+    service::notify("STOPPING=1");
     server.end();
     result
 }

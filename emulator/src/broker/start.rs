@@ -19,7 +19,7 @@ use socket2::{Domain, SockAddr, Type};
 use super::identity::Identity;
 use super::machine::Machine;
 use super::paths::{Paths, open_lock, open_own};
-use super::{BrokerConfig, BrokerError, sys};
+use super::{BrokerConfig, BrokerError, service, sys};
 use crate::config::{self, LogFilter};
 use crate::notice::{self, Notice};
 
@@ -377,7 +377,7 @@ impl Connector {
 fn is_for_broker(name: &OsStr) -> bool {
     // The program of the broker may need the libraries in this path, like the application.
     let is_for_loader = name.as_bytes().starts_with(b"LD_") && name != "LD_LIBRARY_PATH";
-    !is_for_loader && !config::is_setting(name)
+    !is_for_loader && !config::is_setting(name) && !service::is_of_manager(name)
 }
 
 fn entry(name: &OsStr, value: &OsStr) -> OsString {

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::BrokerError;
@@ -26,6 +27,25 @@ pub(crate) fn open_process(pid: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: a fresh fd without another owner, close-on-exec by itself.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The first descriptor that a service manager passes (`SD_LISTEN_FDS_START`).
+const FIRST_PASSED: RawFd = 3;
+
+/// Takes the descriptor that a service manager has passed. Returns `None` if it was taken before.
+///
+/// # Errors
+/// No such descriptor is open.
+pub(super) fn take_passed_descriptor() -> io::Result<Option<OwnedFd>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return Ok(None);
+    }
+    // SAFETY: takes no pointers, and fails for a closed descriptor.
+    check(unsafe { libc::fcntl(FIRST_PASSED, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: open, and its only owner is the one returned here, because that happens once. The
+    // manager has passed it for that.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_PASSED) }))
 }
 
 /// Returns true if a process was stopped by a signal or a debugger. Returns false where /proc does

@@ -35,6 +35,7 @@ const CRATE: &str = "the tests of a crate that uses the verbs headers";
 const AARCH64: &str = "tests for AArch64 under QEMU";
 const RXE: &str = "interoperation with the kernel's rxe in QEMU";
 const CONTAINERS: &str = "containers of podman with Rocade";
+const UNITS: &str = "the opinion of systemd on our units";
 
 const PACKAGES: &[Package] = &[
     package("ibverbs-utils", "ibv_rc_pingpong", CONSUMERS),
@@ -87,6 +88,7 @@ const PACKAGES: &[Package] = &[
         CONSUMERS,
     ),
     package("podman", "podman", CONTAINERS),
+    package("systemd", "systemd-analyze", UNITS),
     package("util-linux", "setpriv", VIEW),
     package(
         "python3-pyverbs",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::BrokerCommand;
 use crate::error::CliError;
-use crate::output;
+use crate::{output, units};
 
 pub(crate) fn dispatch(command: &BrokerCommand, settings: &Settings) -> Result<ExitCode, CliError> {
     let config = settings.broker_config();
@@ -23,6 +23,7 @@ pub(crate) fn dispatch(command: &BrokerCommand, settings: &Settings) -> Result<E
                 output::print(status.map_err(explain)?)?;
             }
         }
+        BrokerCommand::Units(args) => return units::write(args),
         BrokerCommand::Stop => {
             let stopped = broker::stop(&config).map_err(explain)?;
             output::line(format_args!("stopped the broker, pid {}", stopped.pid))?;

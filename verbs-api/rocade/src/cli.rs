@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
 use rocade_emulator::config::nearest;
 
 use crate::cdi::CdiCommand;
+use crate::units::UnitsArgs;
 
 const TOP_EXAMPLES: &str = "\
 Examples:
@@ -153,6 +154,7 @@ Examples:
   rocade broker status --json               in JSON, for programs
   rocade broker stop                        running programs keep their connections
   rocade broker serve                       in the foreground, e.g. under a service manager
+  rocade broker units ~/.config/systemd/user    units of systemd, with socket activation
 
 The broker lets several processes share one address and UDP port 4791. Programs start it on demand.
 It is not on the data path, and ends some time after its last client. There is one broker per user
@@ -568,6 +570,8 @@ pub(crate) enum BrokerCommand {
     Status(OutputArgs),
     /// Stop the broker
     Stop,
+    /// Write units of systemd that start the broker when a program connects
+    Units(UnitsArgs),
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ mod run;
 mod search;
 mod sysfs_view;
 mod table;
+mod units;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -31,7 +31,8 @@ const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
 /// otherwise hold up every start. It is below the time that a client waits for its broker.
 const LONGEST_END: Duration = Duration::from_secs(30);
 
-/// Starts listening, unless another broker does.
+/// Starts listening, unless another broker does. `passed` is the socket in the abstract namespace
+/// at which a service manager listens.
 ///
 /// # Errors
 /// [`BrokerError::AlreadyRunning`] if another broker runs, or the reason why the files cannot be
@@ -40,8 +41,10 @@ pub(super) fn take_over(
     config: &BrokerConfig,
     clock: &Clock,
     process: &Arc<dyn Identity>,
+    passed: Option<Socket>,
 ) -> Result<Files, BrokerError> {
     let mut takeover = Takeover::new(config, clock.now(), Arc::clone(process))?;
+    takeover.passed = passed;
     loop {
         takeover = match takeover.step(clock.now())? {
             Step::Listening(files) => return Ok(files),
@@ -64,6 +67,8 @@ pub(in crate::broker) struct Takeover {
     process: Arc<dyn Identity>,
     paths: Paths,
     lock: File,
+    /// The listener of a service manager.
+    passed: Option<Socket>,
     /// True once this process holds the lock.
     is_locked: bool,
     /// Beginning of the wait for the lock, then of the wait for the abstract name.
@@ -84,6 +89,7 @@ impl Takeover {
             lock: open_lock(&paths.broker_lock()).map_err(failed)?,
             paths,
             process,
+            passed: None,
             is_locked: false,
             begin: now,
         })
@@ -97,8 +103,12 @@ impl Takeover {
         if !self.is_locked && !self.take_lock(now)? {
             return Ok(Step::Wait(self));
         }
-        let Some(AbstractListener(listener)) = self.listen_abstract(now)? else {
-            return Ok(Step::Wait(self));
+        let listener = match self.passed.take() {
+            Some(passed) => Some(self.listen_at(passed)?),
+            None => match self.listen_abstract(now)? {
+                Some(AbstractListener(listener)) => listener,
+                None => return Ok(Step::Wait(self)),
+            },
         };
         Files::create(&self.paths, self.lock, listener, now)
             .map(Step::Listening)
@@ -124,6 +134,27 @@ impl Takeover {
             .set_len(0)
             .and_then(|()| writeln!(self.lock, "{}", self.process.own_pid()));
         Ok(true)
+    }
+
+    /// Takes over the listener of a service manager. From then on its peers see this process.
+    fn listen_at(&self, passed: Socket) -> Result<Socket, BrokerError> {
+        let failed = BrokerError::failure("failed to listen");
+        let address = passed.local_addr().map_err(&failed)?;
+        let wanted = self.paths.abstract_name();
+        // The name of an abstract address has no leading zero.
+        if address.as_abstract_namespace() != wanted.get(1..) {
+            let wanted = wanted.get(1..).unwrap_or_default();
+            return Err(failed(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "programs look for the broker at ListenSequentialPacket=@{}, and the service \
+                     manager listens elsewhere",
+                    String::from_utf8_lossy(wanted)
+                ),
+            )));
+        }
+        passed.listen(BACKLOG).map_err(failed)?;
+        Ok(passed)
     }
 
     /// Listens in the abstract namespace. Returns `None` if an earlier broker still has the name.
