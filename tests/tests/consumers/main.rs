@@ -4,6 +4,7 @@
 //! one host, and UDP. Each test has its own rig (see `rocade_tests::harness`). It is skipped if its
 //! program is not installed.
 
+mod action;
 mod addresses;
 mod async_rdma;
 mod broker;

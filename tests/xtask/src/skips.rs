@@ -33,6 +33,7 @@ const EXPECTED_IN_CI: &[(&str, &str)] = &[
     ("consumers::", "cannot make a network namespace"),
     ("consumers::", "cannot make a veth pair"),
     ("consumers::", "containers need root"),
+    ("consumers::", "a clean root directory needs root"),
     ("consumers::", "podman cannot run a container"),
     ("rocade_tests::", "cannot make a network namespace"),
     ("c_programs::", "cannot make a network namespace"),
