@@ -185,6 +185,14 @@ The program runs once with all rules, once with none, and then with fewer and fe
 if its exit code is not 0, if a signal ends it, or if it runs longer than --timeout. Progress goes to
 standard error, and the command that repeats the failure to standard output.";
 
+const K8S_AFTER: &str = "\
+Examples:
+  rocade k8s --help                         the commands for Kubernetes
+  rocade k8s device-plugin                  offer the devices to the kubelet of this node
+
+This executes rocade-k8s beside this command, or else in PATH, with the same arguments. It is a
+program of its own, because few users need it: cargo build --release -p rocade-k8s";
+
 const INSTALL_AFTER: &str = "\
 Examples:
   cargo install --path verbs-api/rocade && rocade install    for this user, next to the command
@@ -292,6 +300,17 @@ pub(crate) enum Command {
     /// Put Rocade into containers (podman, docker, Kubernetes) by a specification of CDI
     #[command(subcommand)]
     Cdi(CdiCommand),
+    /// Offer Rocade's devices to pods of Kubernetes
+    #[command(after_help = K8S_AFTER, disable_help_flag = true)]
+    K8s {
+        /// The arguments of rocade-k8s
+        #[arg(
+            value_name = "ARG",
+            trailing_var_arg = true,
+            allow_hyphen_values = true
+        )]
+        args: Vec<OsString>,
+    },
     /// Install the command, its libraries, manual pages and completions
     #[command(after_help = INSTALL_AFTER)]
     Install(PrefixArgs),

@@ -17,6 +17,7 @@ mod error;
 mod fault;
 mod headers;
 mod install;
+mod k8s;
 mod ladder;
 mod libdir;
 mod loading;
@@ -88,6 +89,7 @@ fn dispatch(cli: Cli, file_size_errors: &FileSizeErrors) -> Result<ExitCode, Cli
         Command::Fault(command) => fault::dispatch(&command, &settings()?),
         Command::Broker(command) => broker::dispatch(&command, &settings()?),
         Command::Cdi(command) => settings().and_then(|_| cdi::dispatch(&command)),
+        Command::K8s { args } => k8s::run(&args, file_size_errors),
         Command::Install(args) => install::install(&args),
         Command::Uninstall(args) => install::uninstall(&args),
         Command::Completions { shell } => manual::print_completions(shell),

@@ -680,3 +680,30 @@ fn manual_pages_say_what_help_says() {
         &["rocade-x.1", "rocade-run"],
     );
 }
+
+#[test]
+fn commands_for_kubernetes_are_a_program_of_their_own() {
+    let build = Build::new();
+    let output = build.rocade(&["k8s", "device-plugin"]).run();
+    let dir = build.path("");
+    let dir = dir.to_string_lossy();
+    let parts = [
+        "rocade-k8s is not installed",
+        dir.trim_end_matches('/'),
+        "cargo build --release -p rocade-k8s",
+    ];
+    assert_refused(&output, 125, &parts);
+
+    // Another process writes it, because one that a test forks meanwhile could keep it open.
+    let script = "printf '#!/bin/sh\necho \"$@\"\nexit 7\n' > \"$0\" && chmod +x \"$0\"";
+    let mut write = Command::new("sh");
+    let written = write
+        .args(["-c", script])
+        .arg(build.path("rocade-k8s"))
+        .run();
+    assert!(written.status.success(), "{written:?}");
+    let args = ["k8s", "device-plugin", "--count", "3", "--help"];
+    let output = build.rocade(&args).run();
+    assert_eq!(text(&output.stdout), "device-plugin --count 3 --help\n");
+    assert_eq!(output.status.code(), Some(7));
+}
