@@ -66,6 +66,12 @@ const PACKAGES: &[Package] = &[
     ),
     // For the bindings of a crate (see `registry`). bindgen 0.59 fails with clang 16.
     modules("libclang-14.0.6", &["libclang==14.0.6"], &["--no-deps"]),
+    // The schemas of Kubernetes.
+    modules(
+        "kubernetes-validate-1.37.0",
+        &["kubernetes-validate==1.37.0"],
+        &[],
+    ),
     modules("mpi4py-4.1.2", &["mpi4py==4.1.2"], &[]),
     programs("mpich-4.3.2", &["mpich==4.3.2"]),
     programs("mpich-5.0.2", &["mpich==5.0.2"]),
