@@ -196,7 +196,7 @@ impl<'a> Arrivals<'a> {
         dispatch.packet(&self.meta(arrived.source), arrived.segment, &mut origin)
     }
 
-    /// Does with a packet that no QP has handled what is right for it, and counts it.
+    /// Treats a packet that no QP has handled by the reason for that, and counts it.
     #[inline(never)]
     fn settle(&self, arrived: &Arrived<'_>, disposition: Disposition, dispatch: &mut Dispatch<'_>) {
         let engine = self.engine;

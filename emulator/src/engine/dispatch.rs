@@ -48,7 +48,7 @@ pub(super) enum Disposition {
 
 /// The time at which the outputs of a QP are flushed after its packets.
 pub(super) enum Flush<'v> {
-    /// When the next packet is for another QP, or the batch ends.
+    /// With the next packet for another QP, or at the end of the batch.
     Now,
     /// Later, with those of all QPs on this list.
     Later(&'v mut Vec<Qpn>),
