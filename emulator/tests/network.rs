@@ -58,12 +58,9 @@ fn wire() -> bool {
         link add v0 type veth peer name v1\n\
         addr add 192.0.2.1/24 dev v0\n\
         link set v1 up\nlink set v0 up\n");
-    // The carrier takes a while.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while HostNetwork::discover().unwrap().by_name("v0").is_none() {
-        assert!(Instant::now() < deadline, "v0 is not up");
-        std::thread::yield_now();
-    }
+    // The flags of the interface follow its carrier up to a second late.
+    let found = HostNetwork::discover().unwrap();
+    assert!(found.by_name("v0").is_some(), "v0 has a carrier: {found:?}");
     true
 }
 

@@ -60,7 +60,8 @@ impl HostNetwork {
                 index => index,
             };
             let Some(index) = index else { continue };
-            let interfaces = &mut all[usize::from(!found.is_oper_up())];
+            let is_up = found.is_oper_up() || sys::interface_has_link(&found.name).unwrap_or(false);
+            let interfaces = &mut all[usize::from(!is_up)];
             let addr = found.ip();
             if let Some(known) = interfaces.iter_mut().find(|known| known.index == index) {
                 known.addrs.push(addr);
