@@ -27,7 +27,13 @@ mod sys;
 mod table;
 mod ucx;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::{self, Write as _},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -157,14 +163,22 @@ enum Part {
     },
 }
 
+/// Lists the rows, until the reader has seen enough.
+fn list_rows() {
+    let mut out = io::stdout().lock();
+    for row in rows::all().chain(rows::events()).chain(rows::busy()) {
+        if writeln!(out, "{:<20} {} / {}", row.name, row.what, row.against).is_err() {
+            return;
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.task {
         Some(Task::Part { part }) => run_part(part).map(|()| ExitCode::SUCCESS),
         Some(Task::Rows) => {
-            for row in rows::all().chain(rows::events()).chain(rows::busy()) {
-                println!("{:<20} {} / {}", row.name, row.what, row.against);
-            }
+            list_rows();
             Ok(ExitCode::SUCCESS)
         }
         Some(Task::Sweep(args)) => isolated(|| run_sweep(&args)),
