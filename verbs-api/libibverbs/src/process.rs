@@ -235,6 +235,8 @@ fn start_logging(settings: &Settings) {
         .with_max_level(filter.max_level())
         .with_timer(Pid)
         .with_writer(|| cancel::Stderr)
+        // Another crate of the same program may ask for colours.
+        .with_ansi(false)
         // An internal error message would panic if standard error is full or closed.
         .log_internal_errors(false)
         .finish()

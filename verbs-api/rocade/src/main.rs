@@ -120,6 +120,8 @@ fn start_tracing(settings: &Settings) -> Result<(), CliError> {
         .with_max_level(filter.max_level())
         .with_timer(Pid)
         .with_writer(std::io::stderr)
+        // Another crate of the workspace may ask for colours.
+        .with_ansi(false)
         // Reporting an internal error on standard error can fail and panic, because the size of a
         // broker's log may be limited (ulimit -f).
         .log_internal_errors(false)
