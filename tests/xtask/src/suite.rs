@@ -64,6 +64,7 @@ fn release_build(workspace: &Workspace) -> Command {
     build.args(["--exclude", "rocade-k8s"]);
     if in_ci() {
         // The tests that wait for it are the longest, and measure nothing.
+        build.env("CARGO_PROFILE_RELEASE_DEBUG", "0");
         build.env("CARGO_PROFILE_RELEASE_LTO", "off");
         build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     }
