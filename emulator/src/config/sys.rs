@@ -66,8 +66,8 @@ const GET_LINK: u32 = 0x0a;
 /// interface follow its carrier up to a second late, so a new interface seems to have none.
 ///
 /// # Errors
-/// Errors of `socket` and `ioctl(SIOCETHTOOL)`, such as `EOPNOTSUPP` of a driver that does not know,
-/// or `InvalidInput` for an invalid name.
+/// Errors of `socket` and `ioctl(SIOCETHTOOL)`, such as `EOPNOTSUPP` of a driver that does not
+/// know, or `InvalidInput` for an invalid name.
 pub(super) fn interface_has_link(name: &str) -> io::Result<bool> {
     let mut request = request_for(name)?;
     let handle = handle()?;
@@ -77,7 +77,7 @@ pub(super) fn interface_has_link(name: &str) -> io::Result<bool> {
     };
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: the descriptor is open for the whole call. SIOCETHTOOL reads the name and the pointer
-    // from `request`, and reads and writes the `value` that this points to. It lives across the call.
+    // from `request`, and reads and writes the `value` that this points to, which outlives it.
     let result = unsafe { libc::ioctl(handle.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if result != 0 {
         return Err(io::Error::last_os_error());
