@@ -17,7 +17,7 @@ use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, QueuedEvent, UdPa
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, MAX_CM_RETRIES, PortSpace, RESPONSE_TIMEOUT, UDP_QKEY};
 use super::resolve::{unspecified, with_port};
-use crate::engine::EngineInner;
+use crate::engine::Nic;
 use crate::error::VerbsError;
 use crate::faults::Verb;
 use crate::gsi::port_range;
@@ -32,7 +32,7 @@ const MAX_BACKLOG: usize = 1_024;
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
-    pub(super) engine: Arc<EngineInner>,
+    pub(super) engine: Arc<Nic>,
     pub(super) key: IdKey,
 }
 
@@ -62,7 +62,7 @@ fn check_private(data: &[u8], most: usize) -> Result<(), VerbsError> {
 }
 
 impl CmId {
-    pub(super) fn of(engine: &Arc<EngineInner>, key: IdKey) -> Self {
+    pub(super) fn of(engine: &Arc<Nic>, key: IdKey) -> Self {
         Self {
             engine: Arc::clone(engine),
             key,
@@ -82,7 +82,7 @@ impl CmId {
     ) -> Result<Self, VerbsError> {
         channel.engine.intercept(Verb::CreateId, "", None)?;
         let mut id = IdCore::new(Arc::clone(&channel.inner), port_space, qp_type);
-        id.rq_psn = Psn::new(channel.engine.random_word());
+        id.rq_psn = Psn::new(channel.engine.host.random_word());
         id.cookie = Some(cookie);
         let key = channel.engine.with_cm(|core, _| core.add(id))?;
         Ok(Self::of(&channel.engine, key))
@@ -236,13 +236,13 @@ impl CmId {
     /// Reserves a port in this process and on the host.
     fn reserve(&self, wanted: Binding, any_port: bool) -> Result<Binding, VerbsError> {
         self.engine.attached_slot()?;
-        let granted = self.engine.reserve_on_host(wanted, any_port)?;
+        let granted = self.engine.presence.reserve_on_host(wanted, any_port)?;
         let here = self.with(|core, key, _| {
             let binding = match granted {
                 Some(binding) => core.services.bind(key, binding).then_some(binding),
                 None if any_port => {
                     let (first, last) = port_range();
-                    let start = self.engine.random_below(usize::from(last - first) + 1);
+                    let start = self.engine.host.random_below(usize::from(last - first) + 1);
                     core.services.bind_any(key, wanted, (first, last), start)
                 }
                 None => core.services.bind(key, wanted).then_some(wanted),
@@ -252,7 +252,7 @@ impl CmId {
         if here.is_err()
             && let Some(granted) = granted
         {
-            self.engine.release_on_host(granted);
+            self.engine.presence.release_on_host(granted);
         }
         here.map_err(in_use)
     }
@@ -321,7 +321,7 @@ impl CmId {
             core.cm.listen(binding.service);
             Ok(())
         })?;
-        if let Err(conflict) = self.engine.listen_on_host(binding)? {
+        if let Err(conflict) = self.engine.presence.listen_on_host(binding)? {
             self.with(|core, key, _| {
                 core.stop_listening(key, binding);
                 Ok(())
@@ -662,7 +662,7 @@ impl CmId {
             return 0;
         };
         if let Some(binding) = binding {
-            self.engine.release_on_host(binding);
+            self.engine.presence.release_on_host(binding);
         }
         reported
     }
@@ -678,11 +678,11 @@ fn in_use(conflict: Conflict) -> VerbsError {
 }
 
 /// Returns a port for an active side. Other applications need not know it.
-pub(super) fn ephemeral_port(engine: &EngineInner) -> u16 {
+pub(super) fn ephemeral_port(engine: &Nic) -> u16 {
     /// The range when the process first read it: reading it takes longer than everything else here.
     static RANGE: OnceLock<(u16, u16)> = OnceLock::new();
     let (first, last) = *RANGE.get_or_init(port_range);
-    let offset = engine.random_below(usize::from(last - first) + 1);
+    let offset = engine.host.random_below(usize::from(last - first) + 1);
     first + u16::try_from(offset).unwrap_or(0)
 }
 

@@ -11,7 +11,7 @@ use rocade_wire::{Qkey, Qpn};
 
 use super::CmId;
 use super::id::IdKey;
-use crate::engine::{ChannelKind, Engine, EngineInner};
+use crate::engine::{ChannelKind, Engine, Nic};
 use crate::error::VerbsError;
 use crate::state::{EventQueue, EventWaiter, HasEvents};
 
@@ -147,7 +147,7 @@ pub(super) struct QueuedEvent {
 #[derive(Clone, Debug)]
 #[doc(alias = "rdma_event_channel")]
 pub struct CmChannel {
-    pub(super) engine: Arc<EngineInner>,
+    pub(super) engine: Arc<Nic>,
     pub(super) inner: Arc<CmEventChannel>,
 }
 
@@ -194,7 +194,7 @@ impl CmChannel {
         Self::nonblocking_of(&self.engine)
     }
 
-    fn nonblocking_of(engine: &Arc<EngineInner>) -> Result<Self, VerbsError> {
+    fn nonblocking_of(engine: &Arc<Nic>) -> Result<Self, VerbsError> {
         let events = EventQueue::nonblocking()?;
         Ok(Self {
             engine: Arc::clone(engine),
@@ -264,7 +264,9 @@ impl CmChannel {
             }
             return taken;
         };
-        if matches!(taken, Err(VerbsError::WouldBlock)) && self.engine.has_loop_sockets(outer) {
+        if matches!(taken, Err(VerbsError::WouldBlock))
+            && self.engine.scheduler.has_loop_sockets(outer)
+        {
             self.engine.receive_in_loop(|| events.len() > 0);
             let next = self.take(|events| Ok(events.try_pop(|_| ())));
             if !matches!(next, Ok(None)) {
@@ -274,7 +276,7 @@ impl CmChannel {
         let kind = ChannelKind::Connections;
         match &taken {
             Ok(Some(_)) => {
-                self.engine.note_loop_event(outer);
+                self.engine.scheduler.note_loop_event(outer);
                 if events.is_nonblocking() {
                     self.engine.watch_in_loop(outer, kind, false);
                 }
@@ -329,7 +331,7 @@ impl CmChannel {
             let cookie = core.reported(id, new_id);
             // A request that was taken makes room for one that is held back.
             if new_id.is_some() && core.cm.holds_requests() {
-                self.engine.follow_up(core, self.engine.now());
+                self.engine.follow_up(core, self.engine.host.now());
             }
             cookie
         });

@@ -6,11 +6,11 @@ use rocade_transport::AddressVector;
 use rocade_transport::cm::{CmRoute, CmTransmit};
 use rocade_wire::{Psn, Qpn};
 
-use crate::engine::EngineInner;
+use crate::engine::Nic;
 use crate::gsi::packet;
 use crate::state::LocalEndpoint;
 
-impl EngineInner {
+impl Nic {
     /// Sends a MAD from QP 1 to QP 1. Without room it is lost, like any datagram.
     //= MAD-01
     //= MAD-06

@@ -16,7 +16,7 @@ use rocade_wire::{Guid, Psn};
 use super::event::{ByKey, CmEventKind, CmParam, QueuedEvent};
 use super::id::{IdCore, IdKey, IdState};
 use super::resolve_addr::AddressQuery;
-use crate::engine::EngineInner;
+use crate::engine::Nic;
 use crate::error::VerbsError;
 use crate::gsi::services::{Binding, Services};
 use crate::hca::Hca;
@@ -238,7 +238,7 @@ impl CmHost {
     }
 }
 
-impl EngineInner {
+impl Nic {
     /// Runs `f` on the connection manager, and then handles its events and messages.
     pub(super) fn with_cm<R>(
         self: &Arc<Self>,
@@ -247,15 +247,20 @@ impl EngineInner {
         let slot = self.attached_slot()?;
         let mut core = self.cm().lock();
         let core = core.get_or_insert_with(|| self.new_cm(slot));
-        let now = self.now();
+        let now = self.host.now();
         let result = f(core, now);
         self.follow_up(core, now);
         Ok(result)
     }
 
     fn new_cm(&self, slot: ProcessSlot) -> CmCore {
-        let seed = u64::from(self.random_word()) << 32 | u64::from(self.random_word());
-        CmCore::new(self.node_guid(), slot, self.ack_journal(), seed)
+        let seed = u64::from(self.host.random_word()) << 32 | u64::from(self.host.random_word());
+        CmCore::new(
+            self.host.node_guid(),
+            slot,
+            self.presence.ack_journal(),
+            seed,
+        )
     }
 
     /// Runs `f` on the connection manager without handling events or messages. `f` must not cause
@@ -280,7 +285,7 @@ impl EngineInner {
         if timeout.is_none() && !has_arrived {
             return;
         }
-        let now = self.now();
+        let now = self.host.now();
         if has_arrived || timeout.is_some_and(|at| at <= now) {
             self.serve_cm_now(now);
         }
@@ -288,7 +293,9 @@ impl EngineInner {
 
     #[cold]
     fn serve_cm_now(&self, now: Time) {
-        let Some(slot) = self.slot() else { return };
+        let Some(slot) = self.presence.slot() else {
+            return;
+        };
         let host = self.cm();
         if host.has_arrived() {
             // A peer sends its DREQ after the ACKs of what it received. They may be in shared
@@ -316,7 +323,7 @@ impl EngineInner {
             return;
         };
         let Some(core) = &mut *core else { return };
-        let now = self.now();
+        let now = self.host.now();
         let all: Vec<IdKey> = core.ids.keys().copied().collect();
         for key in all {
             core.end(key, now);
@@ -342,7 +349,7 @@ impl EngineInner {
             let psn = core.psn;
             core.psn = Psn::new(psn.get().wrapping_add(1));
             // Recursive, because a thread that receives already holds the lock.
-            let endpoints = self.endpoints().read_recursive();
+            let endpoints = self.links.endpoints().read_recursive();
             let mut endpoints = endpoints.iter();
             let endpoint = endpoints.find(|endpoint| endpoint.link.local() == transmit.route.local);
             if let Some(endpoint) = endpoint
@@ -361,7 +368,7 @@ impl EngineInner {
         }
         self.cm().due.store(due, Ordering::SeqCst);
         if let Some(at) = next {
-            self.wake_background_by(at);
+            self.scheduler.wake_background_by(at);
         }
     }
 }

@@ -15,7 +15,7 @@ use super::event::{CmEventKind, CmParam, ConnParam, QueuedEvent, UdParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, PeerEnd};
 use super::messages::{ack_timeout, peer_of_request};
-use crate::engine::EngineInner;
+use crate::engine::Nic;
 use crate::gsi::services::port_of;
 use crate::notice::{self, Notice};
 
@@ -57,7 +57,7 @@ const fn header_len(id: &IdCore) -> usize {
 
 impl CmCore {
     /// Handles an event of a connection.
-    pub(super) fn react(&mut self, engine: &EngineInner, now: Time, event: CmOutcome) {
+    pub(super) fn react(&mut self, engine: &Nic, now: Time, event: CmOutcome) {
         let of = |id: CommId| self.by_conn.get(&id).copied();
         match event {
             CmOutcome::Request { id, route, req } => self.on_request(engine, now, id, route, &req),
@@ -126,7 +126,7 @@ impl CmCore {
     /// rejected or ignored.
     fn new_request_id(
         &mut self,
-        engine: &EngineInner,
+        engine: &Nic,
         now: Time,
         conn: CommId,
         route: CmRoute,
@@ -158,7 +158,7 @@ impl CmCore {
             listener.port_space,
             listener.qp_type,
         );
-        id.rq_psn = Psn::new(engine.random_word());
+        id.rq_psn = Psn::new(engine.host.random_word());
         id.src = Some(SocketAddr::new(route.local, port_of(service)));
         id.dst = Some(source);
         id.ib = listener.ib;
@@ -185,14 +185,7 @@ impl CmCore {
     }
 
     //= EVT-02
-    fn on_request(
-        &mut self,
-        engine: &EngineInner,
-        now: Time,
-        conn: CommId,
-        route: CmRoute,
-        req: &Req,
-    ) {
+    fn on_request(&mut self, engine: &Nic, now: Time, conn: CommId, route: CmRoute, req: &Req) {
         let qp_type = match req.transport {
             TransportType::Uc => QpType::Uc,
             TransportType::Xrc => QpType::XrcRecv,
@@ -223,7 +216,7 @@ impl CmCore {
     //= EVT-04
     fn on_service_request(
         &mut self,
-        engine: &EngineInner,
+        engine: &Nic,
         now: Time,
         conn: CommId,
         route: CmRoute,

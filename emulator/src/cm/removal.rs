@@ -12,7 +12,7 @@ use rocade_transport::Time;
 use super::event::{CmEventKind, CmParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState};
-use crate::engine::EngineInner;
+use crate::engine::Nic;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 
@@ -24,13 +24,13 @@ impl IdCore {
     }
 }
 
-impl EngineInner {
+impl Nic {
     /// Ends all IDs that are bound to a device. Its packets are lost already, so that peers are not
     /// told.
     pub(crate) fn remove_ids(&self, hca: &Arc<Hca>) {
         let mut core = self.cm().lock();
         let Some(core) = &mut *core else { return };
-        let now = self.now();
+        let now = self.host.now();
         let is_bound = |id: &IdCore| {
             let own = id.hca.as_ref();
             own.is_some_and(|own| Arc::ptr_eq(own, hca)) && id.state != IdState::Removed

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
-use crate::engine::EngineInner;
+use crate::engine::Nic;
 use crate::failure::{NO_ADDRESS, named};
 use crate::hca::Hca;
 use crate::sys;
@@ -49,10 +49,10 @@ fn scoped(hca: &Hca, ip: IpAddr) -> SocketAddr {
     }
 }
 
-impl EngineInner {
+impl Nic {
     /// The device that has an address, unless a fault rule has removed it.
     pub(super) fn hca_with(&self, ip: IpAddr) -> Option<Arc<Hca>> {
-        let mut hcas = self.present_hcas();
+        let mut hcas = self.host.present_hcas();
         hcas.find(|hca| hca.config.addrs().any(|own| own == ip))
             .cloned()
     }
@@ -64,7 +64,7 @@ impl EngineInner {
     }
 
     fn has_loopback(&self) -> bool {
-        let mut addrs = self.hcas().iter().flat_map(|hca| hca.config.addrs());
+        let mut addrs = self.host.hcas().iter().flat_map(|hca| hca.config.addrs());
         addrs.any(|own| own.is_loopback())
     }
 
@@ -75,7 +75,7 @@ impl EngineInner {
         if !dst.ip().is_loopback() || self.has_loopback() {
             return dst;
         }
-        let mut own = self.present_hcas().flat_map(|hca| {
+        let mut own = self.host.present_hcas().flat_map(|hca| {
             let addrs = hca.config.addrs();
             addrs.map(|own| scoped(hca, own))
         });
@@ -92,7 +92,7 @@ impl EngineInner {
         // A local address is reachable from each of them. A packet to a group names its interface,
         // and needs no route.
         let is_own = !has_scope(dst.ip()) && self.hca_with(dst.ip()).is_some();
-        if self.is_simulated() || is_own || dst.ip().is_multicast() {
+        if self.host.is_simulated() || is_own || dst.ip().is_multicast() {
             return Ok(());
         }
         let socket = sys::udp_socket(with_port(own, 0))?;
@@ -123,7 +123,7 @@ impl EngineInner {
         let of_kind = |ip: &IpAddr| {
             ip.is_ipv4() == dst.is_ipv4() && ip.is_loopback() == dst.ip().is_loopback()
         };
-        let mut others = self.present_hcas().flat_map(|hca| hca.config.addrs());
+        let mut others = self.host.present_hcas().flat_map(|hca| hca.config.addrs());
         let other = others.find(of_kind);
         for ip in [Some(dst.ip()), Some(chosen.ip()), other]
             .into_iter()

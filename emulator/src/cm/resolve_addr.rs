@@ -193,7 +193,7 @@ impl CmId {
             (IdState::Idle | IdState::AddrBound | IdState::AddrResolved, _) => {}
             _ => return wrong_state(),
         }
-        if !self.engine.peers().allow(dst.ip()) {
+        if !self.engine.host.peers().allow(dst.ip()) {
             return Err(VerbsError::PeerRefused(dst.ip()));
         }
         let own = self.with_id(|id| {
@@ -214,7 +214,7 @@ impl CmId {
         let opened = found.and_then(|(own, hca)| {
             let endpoint = self.engine.endpoint_for(hca.local_addr(own.ip()));
             endpoint.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
-            let silent = self.engine.look_up_peer(own.into(), dst.ip())?;
+            let silent = self.engine.host.look_up_peer(own.into(), dst.ip())?;
             Ok((own, hca, silent))
         });
         self.with_id(|id| {

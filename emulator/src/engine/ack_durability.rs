@@ -17,34 +17,13 @@ use crate::sync::Mutex;
 use rocade_transport::{AckPlacement, TransmitTrigger};
 use rocade_wire::{Msn, Psn};
 
-use super::EngineInner;
 use super::cx::Cx;
+use super::{Nic, Presence};
 use crate::state::{QpCore, QpInner, ServiceReason, pending_ack_of};
 use crate::sys;
 use crate::tuning::{CLOSE_ATTEMPTS, CLOSE_PAUSE_NS};
 
-impl EngineInner {
-    /// Returns where a lone ACK is sent, or that it is delayed, given the transmit trigger.
-    #[inline]
-    pub(super) fn ack_placement(
-        &self,
-        core: &mut QpCore,
-        trigger: TransmitTrigger,
-    ) -> AckPlacement {
-        let expected = trigger == TransmitTrigger::Received && core.qp.coalescer().expects_reply();
-        let may_delay_ack = expected && self.may_delay_ack(core);
-        core.qp.coalescer().ack_placement(trigger, may_delay_ack)
-    }
-
-    /// Returns true if a QP may delay an ACK. The background thread has to be able to send it
-    /// later. The application has to be awake, because waking it takes longer than sending the ACK.
-    fn may_delay_ack(&self, core: &mut QpCore) -> bool {
-        let is_watched =
-            core.tx.queued.contains(ServiceReason::DelayedAck) || self.can_delay_more_acks();
-        let may = is_watched && !self.arbiter.is_asleep();
-        may && (!core.tx.uses_socket() || self.has_journal_slot(core))
-    }
-
+impl Presence {
     /// Returns true if a delayed ACK can be recorded in the journal.
     fn has_journal_slot(&self, core: &mut QpCore) -> bool {
         let Some(journal) = self
@@ -72,13 +51,36 @@ impl EngineInner {
             journal_slot.record(pending_ack_of(&core.qp, unacknowledged));
         }
     }
+}
+
+impl Nic {
+    /// Returns where a lone ACK is sent, or that it is delayed, given the transmit trigger.
+    #[inline]
+    pub(super) fn ack_placement(
+        &self,
+        core: &mut QpCore,
+        trigger: TransmitTrigger,
+    ) -> AckPlacement {
+        let expected = trigger == TransmitTrigger::Received && core.qp.coalescer().expects_reply();
+        let may_delay_ack = expected && self.may_delay_ack(core);
+        core.qp.coalescer().ack_placement(trigger, may_delay_ack)
+    }
+
+    /// Returns true if a QP may delay an ACK. The background thread has to be able to send it
+    /// later. The application has to be awake, because waking it takes longer than sending the ACK.
+    fn may_delay_ack(&self, core: &mut QpCore) -> bool {
+        let is_watched = core.tx.queued.contains(ServiceReason::DelayedAck)
+            || self.scheduler.can_delay_more_acks();
+        let may = is_watched && !self.scheduler.arbiter.is_asleep();
+        may && (!core.tx.uses_socket() || self.presence.has_journal_slot(core))
+    }
 
     /// Flushes delayed ACKs and batched posts before a QP is destroyed or reset.
     pub(crate) fn flush_before_close(&self, inner: &QpInner) {
         for _ in 0..CLOSE_ATTEMPTS {
             {
-                let now = self.now();
-                let mem = self.regions().read(now);
+                let now = self.host.now();
+                let mem = self.tables.regions().read(now);
                 let cx = Cx::of_application(now, &mem);
                 let mut core = inner.lock();
                 //= DCW-12
@@ -106,20 +108,24 @@ impl EngineInner {
     fn release_acks_at_exit(&self) {
         const PATIENCE: Duration = Duration::from_millis(5);
         let reasons = [ServiceReason::DelayedAck, ServiceReason::BatchedPost];
-        let queued = reasons.map(|reason| self.service_queue.queued(reason, PATIENCE));
+        let queued = reasons.map(|reason| self.scheduler.service_queue.queued(reason, PATIENCE));
         for qpn in queued.into_iter().flatten() {
-            let Some(qps) = self.qps.try_read_for(PATIENCE) else {
+            let Some(qps) = self.tables.qps.try_read_for(PATIENCE) else {
                 return;
             };
             let Some(inner) = qps.get(qpn).cloned() else {
                 continue;
             };
             drop(qps);
-            let Some(mem) = self.regions().try_read_for(self.now(), PATIENCE) else {
+            let Some(mem) = self
+                .tables
+                .regions()
+                .try_read_for(self.host.now(), PATIENCE)
+            else {
                 return;
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
-                let cx = Cx::of_application(self.now(), &mem);
+                let cx = Cx::of_application(self.host.now(), &mem);
                 self.transmit(&inner, &mut core, TransmitTrigger::Other, cx, true);
                 // While a child of the process lives on, the peer does not notice that this process
                 // has ended, so the ACK is published.
@@ -130,16 +136,15 @@ impl EngineInner {
 }
 
 /// All engines, with the IDs of the processes that made them.
-static ENGINES: Mutex<Vec<(u32, Weak<EngineInner>)>> = Mutex::new(Vec::new());
+static ENGINES: Mutex<Vec<(u32, Weak<Nic>)>> = Mutex::new(Vec::new());
 
 /// Registers an engine so that its delayed ACKs are sent before the process exits.
-pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
+pub(super) fn release_at_exit(engine: &Arc<Nic>) {
     static ONCE: Once = Once::new();
     let mut engines = ENGINES.lock();
     engines.retain(|(_, engine)| engine.strong_count() > 0);
     let own = (process::id(), Arc::downgrade(engine));
-    let is_own =
-        |(process, engine): &(u32, Weak<EngineInner>)| *process == own.0 && engine.ptr_eq(&own.1);
+    let is_own = |(process, engine): &(u32, Weak<Nic>)| *process == own.0 && engine.ptr_eq(&own.1);
     if !engines.iter().any(is_own) {
         engines.push(own);
     }
@@ -149,7 +154,7 @@ pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
 
 /// Returns the engines that a process has made. A forked child has copies of its parent's, whose
 /// rings and journal the parent goes on using.
-pub(super) fn engines_of(process: u32) -> Vec<Weak<EngineInner>> {
+pub(super) fn engines_of(process: u32) -> Vec<Weak<Nic>> {
     let engines = ENGINES.try_lock().map(|engines| engines.clone());
     let own = |(maker, engine)| (maker == process).then_some(engine);
     engines.into_iter().flatten().filter_map(own).collect()
@@ -161,8 +166,11 @@ extern "C" fn exiting() {
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();
             engine.end_connections_at_exit();
-            engine.publisher.publish_at_exit(&engine.hcas);
-            engine.hooks.flush();
+            engine
+                .observers
+                .publisher
+                .publish_at_exit(&engine.host.hcas);
+            engine.links.hooks.flush();
             engine.tell_faults_at_exit();
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use rocade_transport::PacketMeta;
 use rocade_wire::{Bth, FastPathPacket, ICRC_LEN, Qpn};
 
-use super::EngineInner;
+use super::Nic;
 use super::cx::Cx;
 use super::dispatch::{Dispatch, Disposition, Flush, Origin};
 use crate::counters::AtomicCounters;
@@ -19,7 +19,7 @@ use crate::state::{Caller, Flow, Flows, Group, LocalEndpoint, TxState};
 use crate::steering::ProcessSlot;
 use crate::xrc_shared::Misrouted;
 
-impl EngineInner {
+impl Nic {
     /// Hands the packets of a batch to their QPs. Consecutive packets of a QP are handled under one
     /// lock.
     // Not inlined: an empty poll, which is frequent, should not set up its stack frame.
@@ -36,14 +36,14 @@ impl EngineInner {
             engine: self,
             endpoint,
             batch,
-            is_allowed: self.peers.allow(batch.source.ip()),
+            is_allowed: self.host.peers.allow(batch.source.ip()),
         };
         if !arrivals.is_allowed && arrivals.refuse_all() {
             return RxOutcome::default();
         }
-        let qps = self.qps.read();
-        let now = self.now();
-        let mem = self.regions().read(now);
+        let qps = self.tables.qps.read();
+        let now = self.host.now();
+        let mem = self.tables.regions().read(now);
         let cx = Cx {
             now,
             caller,
@@ -68,7 +68,7 @@ impl EngineInner {
 
 /// A batch from a socket.
 struct Arrivals<'a> {
-    engine: &'a EngineInner,
+    engine: &'a Nic,
     endpoint: &'a LocalEndpoint,
     batch: &'a RxBatch<'a>,
     /// The sender of the datagrams may communicate with this process.
@@ -153,10 +153,10 @@ impl<'a> Arrivals<'a> {
                     segment,
                     hops: hops.saturating_add(1),
                 };
-                (arrived, self.engine.peers.allow(source.ip()))
+                (arrived, self.engine.host.peers.allow(source.ip()))
             }
             Arrival::Forged => {
-                self.engine.count(|counters| &counters.rx_forged);
+                self.engine.observers.count(|counters| &counters.rx_forged);
                 return None;
             }
         };
@@ -203,18 +203,18 @@ impl<'a> Arrivals<'a> {
         match disposition {
             Disposition::Delivered => {}
             Disposition::Malformed => {
-                engine.count(|counters| &counters.rx_malformed);
+                engine.observers.count(|counters| &counters.rx_malformed);
                 self.endpoint.count(Traffic::malformed);
             }
             Disposition::BadIcrc => {
-                engine.count(|counters| &counters.rx_bad_icrc);
+                engine.observers.count(|counters| &counters.rx_bad_icrc);
                 self.endpoint.count(Traffic::bad_icrc);
             }
             Disposition::UnknownQp(dest) => match &self.endpoint.group {
                 Some(group) => self.deliver_to_group(arrived, dest, group, dispatch),
                 None => self.pass_on(arrived, dest),
             },
-            Disposition::WrongLink => engine.count(|counters| &counters.rx_wrong_link),
+            Disposition::WrongLink => engine.observers.count(|counters| &counters.rx_wrong_link),
             Disposition::OwnedElsewhere => {
                 self.queue_or_redirect(arrived);
             }
@@ -231,7 +231,9 @@ impl<'a> Arrivals<'a> {
     ) {
         //= MC-03
         if dest != Qpn::MULTICAST {
-            self.engine.count(|counters| &counters.rx_unknown_qp);
+            self.engine
+                .observers
+                .count(|counters| &counters.rx_unknown_qp);
             return;
         }
         let members = group.members();
@@ -272,7 +274,7 @@ impl<'a> Arrivals<'a> {
             hops: arrived.hops,
             is_sealed: true,
         };
-        let targets = &self.engine.shared_targets;
+        let targets = &self.engine.tables.shared_targets;
         targets.queue_or_redirect(self.engine, misrouted)
     }
 
@@ -311,9 +313,9 @@ impl<'a> Arrivals<'a> {
             && !arrived.is_forwarded()
             && self.endpoint.link.forward(to, source, segment)
         {
-            self.engine.count(|counters| &counters.forwarded);
+            self.engine.observers.count(|counters| &counters.forwarded);
         } else {
-            self.engine.count(counter);
+            self.engine.observers.count(counter);
         }
     }
 }

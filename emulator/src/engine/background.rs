@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use rocade_transport::{DELAYED_ACK_NS, Time};
 
-use super::EngineInner;
 use super::poll_policy::{Observation, PollPolicy, PollStep};
 use super::resources::ResourceSocket;
+use super::{Links, Nic, Scheduler};
 use crate::broker::BrokerLink;
 use crate::cpu_idle::CpuIdle;
 use crate::failure;
@@ -26,7 +26,7 @@ use crate::tuning::{
 };
 
 /// Starts the thread. It ends after the engine was dropped.
-pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
+pub(super) fn start(engine: &Arc<Nic>) -> io::Result<()> {
     let weak = Arc::downgrade(engine);
     spawn_thread("rocade", move || run(&weak)).map(drop)
 }
@@ -79,7 +79,7 @@ enum WaitMode {
     Poll,
 }
 
-fn run(weak: &Weak<EngineInner>) {
+fn run(weak: &Weak<Nic>) {
     sys::set_precise_timers();
     let mut thread_state = ThreadState::default();
     loop {
@@ -160,109 +160,19 @@ fn warn_of_refusal(error: &io::Error) {
     }
 }
 
-impl EngineInner {
-    /// Returns what to wait for next. Does not wait if the thread is busy. While it has yielded to
-    /// the application it ignores packets.
-    fn wait_set(&self, wait_mode: WaitMode, holds_ack: bool) -> WaitSet {
-        let wake = Arc::clone(self.service_queue.wake_fd());
-        let control = self.broker_link();
-        let network = self.network.socket();
-        let resources = self.resources.get().cloned();
-        if let WaitMode::BackOff(mut ns) = wait_mode {
-            if holds_ack {
-                ns = ns.min(DELAYED_ACK_NS);
-            } else if self.service_queue.count(ServiceReason::DelayedAck) > 0 {
-                // The next ACK may be delayed in a moment. Two processes that talk all the time
-                // would be interrupted more often for it than for all else.
-                ns = ns.min(2 * DELAYED_ACK_NS);
-            }
-            let timeout = Some(Duration::from_nanos(ns));
-            // Peers announce space here if this thread has requested it.
-            let for_space = self.service_queue.count(ServiceReason::TxBlocked) > 0;
-            return WaitSet {
-                wake,
-                peers: for_space.then(|| Arc::clone(&self.peer_wake_fd)),
-                endpoints: Vec::new(),
-                frames: Vec::new(),
-                control,
-                network,
-                resources,
-                timeout,
-            };
-        }
-        let until = self.sleep_until();
-        let timeout = if matches!(wait_mode, WaitMode::Poll) {
-            Some(Duration::ZERO)
-        } else if self.announce_sleep() {
-            until.map(|at| Duration::from_nanos(at.ns_since(self.now())))
-        } else {
-            Some(Duration::ZERO)
-        };
-        // If the thread does not wait, another one may be the watcher.
-        let watches = matches!(wait_mode, WaitMode::Sleep);
-        WaitSet {
-            wake,
-            peers: watches.then(|| Arc::clone(&self.peer_wake_fd)),
-            endpoints: self.endpoints.read().clone(),
-            frames: self.frames.receivers(),
-            control,
-            network,
-            resources,
-            timeout,
-        }
+impl Links {
+    /// Returns true if another thread is receiving.
+    pub(super) fn is_receiving(&self) -> bool {
+        let sockets = self
+            .endpoints
+            .read()
+            .iter()
+            .any(|endpoint| endpoint.rx.is_locked());
+        sockets || self.shm_links.read().iter().any(|c| c.is_receiving())
     }
+}
 
-    /// Runs one turn after waiting: receives, or leaves that to the application.
-    fn step(&self, thread_state: &mut ThreadState, woken: Woken) {
-        self.service_queue.set_awake();
-        let mut by_shared = self.stop_watching();
-        if woken.by_peers {
-            // The peers may have meant to wake another watcher.
-            let sleepers = self.service_queue.sleepers();
-            sleepers.wake_all();
-            if sleepers.is_watched_by_loop() {
-                // An event loop wakes only for what is still unread.
-                sleepers.displace();
-                by_shared = true;
-            }
-        }
-        self.arbiter.resume();
-        if let Some(broker) = self.broker_link() {
-            let now = self.now();
-            if woken.by_broker || broker.retry_at().is_some_and(|at| at <= now) {
-                broker.service(now);
-                self.take_faults(&broker);
-                self.take_offers();
-                self.drop_ended_shm_links();
-                self.shared_targets.handle_target_events(self, &broker);
-            }
-        }
-        if woken.by_network {
-            self.network.changed(&self.hcas);
-            self.publisher.note_network();
-        }
-        self.resolve_new_routes();
-        self.shared_targets.serve(self);
-        let sleep_epoch = self.arbiter.sleep_epoch();
-        let step = self.poll_links(thread_state, woken.by_packets || by_shared, sleep_epoch);
-        if self.hooks.is_active() {
-            self.release_delayed(Caller::Background);
-        }
-        self.execute_due_faults();
-        self.fire_timers();
-        self.serve_cm();
-        self.fail_qps_of_overrun_cqs();
-        self.raise_moderated();
-        thread_state.holds_ack = self.serve_in_background();
-        self.publisher.publish(self.now(), &self.hcas);
-        if woken.by_question
-            && let Some(socket) = self.resources.get()
-        {
-            socket.answer(|| self.report_resources());
-        }
-        thread_state.wait_mode = self.wait_mode_after(step, sleep_epoch, &mut thread_state.policy);
-    }
-
+impl Scheduler {
     /// Returns how to wait after a turn that ended with `step`.
     fn wait_mode_after(
         &self,
@@ -290,16 +200,131 @@ impl EngineInner {
             WaitMode::Poll
         }
     }
+}
+
+impl Nic {
+    /// Returns what to wait for next. Does not wait if the thread is busy. While it has yielded to
+    /// the application it ignores packets.
+    fn wait_set(&self, wait_mode: WaitMode, holds_ack: bool) -> WaitSet {
+        let wake = Arc::clone(self.scheduler.service_queue.wake_fd());
+        let control = self.presence.broker_link();
+        let network = self.observers.network.socket();
+        let resources = self.observers.resources.get().cloned();
+        if let WaitMode::BackOff(mut ns) = wait_mode {
+            if holds_ack {
+                ns = ns.min(DELAYED_ACK_NS);
+            } else if self
+                .scheduler
+                .service_queue
+                .count(ServiceReason::DelayedAck)
+                > 0
+            {
+                // The next ACK may be delayed in a moment. Two processes that talk all the time
+                // would be interrupted more often for it than for all else.
+                ns = ns.min(2 * DELAYED_ACK_NS);
+            }
+            let timeout = Some(Duration::from_nanos(ns));
+            // Peers announce space here if this thread has requested it.
+            let for_space = self.scheduler.service_queue.count(ServiceReason::TxBlocked) > 0;
+            return WaitSet {
+                wake,
+                peers: for_space.then(|| Arc::clone(&self.scheduler.peer_wake_fd)),
+                endpoints: Vec::new(),
+                frames: Vec::new(),
+                control,
+                network,
+                resources,
+                timeout,
+            };
+        }
+        let until = self.sleep_until();
+        let timeout = if matches!(wait_mode, WaitMode::Poll) {
+            Some(Duration::ZERO)
+        } else if self.links.announce_sleep() {
+            until.map(|at| Duration::from_nanos(at.ns_since(self.host.now())))
+        } else {
+            Some(Duration::ZERO)
+        };
+        // If the thread does not wait, another one may be the watcher.
+        let watches = matches!(wait_mode, WaitMode::Sleep);
+        WaitSet {
+            wake,
+            peers: watches.then(|| Arc::clone(&self.scheduler.peer_wake_fd)),
+            endpoints: self.links.endpoints.read().clone(),
+            frames: self.links.frames.receivers(),
+            control,
+            network,
+            resources,
+            timeout,
+        }
+    }
+
+    /// Runs one turn after waiting: receives, or leaves that to the application.
+    fn step(&self, thread_state: &mut ThreadState, woken: Woken) {
+        self.scheduler.service_queue.set_awake();
+        let mut by_shared = self.stop_watching();
+        if woken.by_peers {
+            // The peers may have meant to wake another watcher.
+            let sleepers = self.scheduler.service_queue.sleepers();
+            sleepers.wake_all();
+            if sleepers.is_watched_by_loop() {
+                // An event loop wakes only for what is still unread.
+                sleepers.displace();
+                by_shared = true;
+            }
+        }
+        self.scheduler.arbiter.resume();
+        if let Some(broker) = self.presence.broker_link() {
+            let now = self.host.now();
+            if woken.by_broker || broker.retry_at().is_some_and(|at| at <= now) {
+                broker.service(now);
+                self.take_faults(&broker);
+                self.take_offers();
+                self.drop_ended_shm_links();
+                self.tables
+                    .shared_targets
+                    .handle_target_events(self, &broker);
+            }
+        }
+        if woken.by_network {
+            self.observers.network.changed(&self.host.hcas);
+            self.observers.publisher.note_network();
+        }
+        self.resolve_new_routes();
+        self.tables.shared_targets.serve(self);
+        let sleep_epoch = self.scheduler.arbiter.sleep_epoch();
+        let step = self.poll_links(thread_state, woken.by_packets || by_shared, sleep_epoch);
+        if self.links.hooks.is_active() {
+            self.release_delayed(Caller::Background);
+        }
+        self.execute_due_faults();
+        self.fire_timers();
+        self.serve_cm();
+        self.fail_qps_of_overrun_cqs();
+        self.raise_moderated();
+        thread_state.holds_ack = self.serve_in_background();
+        self.observers
+            .publisher
+            .publish(self.host.now(), &self.host.hcas);
+        if woken.by_question
+            && let Some(socket) = self.observers.resources.get()
+        {
+            socket.answer(|| self.report_resources());
+        }
+        thread_state.wait_mode =
+            self.scheduler
+                .wait_mode_after(step, sleep_epoch, &mut thread_state.policy);
+    }
 
     /// Stops watching for packets. Returns true if the peer of a shared memory link has woken the
     /// thread.
     fn stop_watching(&self) -> bool {
-        let sleepers = self.service_queue.sleepers();
+        let sleepers = self.scheduler.service_queue.sleepers();
         if !sleepers.is_watched_in_background() {
             // The announced sleep is that of a poller.
             return false;
         }
-        let by_shared = self.announce_awake();
+        let by_shared = self.links.announce_awake();
         sleepers.leave_background();
         // An event loop may have begun to watch meanwhile.
         self.resume_loop();
@@ -313,14 +338,17 @@ impl EngineInner {
         packets: bool,
         sleep_epoch: u64,
     ) -> PollStep {
-        let sleepers = self.service_queue.sleepers();
-        let is_polled = self.is_receiving() || sleepers.has_any();
+        let sleepers = self.scheduler.service_queue.sleepers();
+        let is_polled = self.links.is_receiving() || sleepers.has_any();
         let mut seen = Observation {
-            now: self.now(),
+            now: self.host.now(),
             packets,
-            activity: self.arbiter.activity(self.now().as_ns(), is_polled),
+            activity: self
+                .scheduler
+                .arbiter
+                .activity(self.host.now().as_ns(), is_polled),
             sleep_epoch,
-            app_asleep: self.arbiter.is_asleep(),
+            app_asleep: self.scheduler.arbiter.is_asleep(),
             has_sleeping_poller: sleepers.is_watched_by_program(),
             timer_due: false,
         };
@@ -343,12 +371,13 @@ impl EngineInner {
                 PollStep::BackOff { .. } | PollStep::Sleep | PollStep::Poll => return step,
             };
             if seen.packets {
-                self.wake_sleepers();
+                self.scheduler.wake_sleepers();
             }
-            seen.now = self.now();
+            seen.now = self.host.now();
             seen.has_sleeping_poller = sleepers.is_watched_by_program();
-            seen.activity = self.arbiter.activity(seen.now.as_ns(), false);
+            seen.activity = self.scheduler.arbiter.activity(seen.now.as_ns(), false);
             seen.timer_due = self
+                .scheduler
                 .service_queue
                 .next_timer()
                 .is_some_and(|at| at <= seen.now);
@@ -361,7 +390,7 @@ impl EngineInner {
     fn take_over(&self, stalled_ns: u64) -> bool {
         let found = waking_later(|| self.receive_unlocked(Caller::Background, stalled_ns));
         if found || stalled_ns >= DISPLACED_NS {
-            self.service_queue.sleepers().displace();
+            self.scheduler.service_queue.sleepers().displace();
         }
         found
     }
@@ -370,7 +399,7 @@ impl EngineInner {
     /// checking shared memory, so that sockets are read only every few turns if there are shared
     /// memory links.
     pub(super) fn spin_once(&self, spins: u32, caller: Caller) -> bool {
-        let shm_links = self.shm_links.read();
+        let shm_links = self.links.shm_links.read();
         let mut packets = self.receive_shared(&shm_links, caller);
         let sockets = shm_links.is_empty() || spins.is_multiple_of(SOCKET_POLL_INTERVAL);
         drop(shm_links);
@@ -378,16 +407,6 @@ impl EngineInner {
             packets += self.receive_from_sockets(caller, 0);
         }
         packets > 0
-    }
-
-    /// Returns true if another thread is receiving.
-    pub(super) fn is_receiving(&self) -> bool {
-        let sockets = self
-            .endpoints
-            .read()
-            .iter()
-            .any(|endpoint| endpoint.rx.is_locked());
-        sockets || self.shm_links.read().iter().any(|c| c.is_receiving())
     }
 
     /// Receives from all links until they are empty, or until the application polls and receives
@@ -402,14 +421,14 @@ impl EngineInner {
     fn receive_while(&self, goes_on: impl Fn() -> bool) -> bool {
         let mut packets = self.receive_all_shared(&goes_on);
         packets += self.receive_frames(Caller::Background);
-        for endpoint in self.endpoints.read().iter() {
+        for endpoint in self.links.endpoints.read().iter() {
             let mut spins = 0;
             for _ in 0..SOCKET_ROUNDS {
                 let received = waking_later(|| {
                     self.receive(endpoint, &mut endpoint.lock_rx(), Caller::Background)
                 });
                 packets += received.packets;
-                if self.arbiter.is_polling(self.now().as_ns()) || !goes_on() {
+                if self.scheduler.arbiter.is_polling(self.host.now().as_ns()) || !goes_on() {
                     break;
                 }
                 if received.packets >= STREAM_PACKETS {
@@ -433,7 +452,7 @@ impl EngineInner {
             return;
         }
         self.receive_all_unpublished();
-        for endpoint in self.endpoints.read().iter() {
+        for endpoint in self.links.endpoints.read().iter() {
             let mut rx = endpoint.lock_rx();
             for _ in 0..SOCKET_ROUNDS {
                 if !self.receive(endpoint, &mut rx, Caller::Application).more {
@@ -448,7 +467,7 @@ impl EngineInner {
     /// reached. In a stream the next packets are only microseconds away, so that the thread spins
     /// instead of sleeping.
     fn receive_all_shared(&self, goes_on: impl Fn() -> bool) -> u64 {
-        let shm_links = self.shm_links.read();
+        let shm_links = self.links.shm_links.read();
         let (mut packets, mut spins) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
             let found = waking_later(|| self.receive_shared(&shm_links, Caller::Background));
@@ -475,17 +494,20 @@ impl EngineInner {
 
     /// Returns when the thread has to wake up by itself.
     fn sleep_until(&self) -> Option<Time> {
-        let broker = self.broker_link().and_then(|broker| broker.retry_at());
+        let broker = self
+            .presence
+            .broker_link()
+            .and_then(|broker| broker.retry_at());
         let others = || {
             [
-                self.publisher.due(),
+                self.observers.publisher.due(),
                 self.cm().next_timeout(),
-                self.hooks.next_due(),
-                self.plan.next_due(),
+                self.links.hooks.next_due(),
+                self.faults.plan.next_due(),
             ]
         };
         let until = others().into_iter().chain([broker]).flatten().min();
-        let until = self.service_queue.sleep(self.now(), until);
+        let until = self.scheduler.service_queue.sleep(self.host.now(), until);
         // A thread that added an entry before the sleep was published has not woken this one.
         others().into_iter().chain([until]).flatten().min()
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use rocade_wire::Pkey;
 
-use super::EngineInner;
+use super::{Nic, Tables};
 use crate::faults::{DeviceFault, DeviceRule, DueFault, FaultRule, OpenRule, Subject};
 use crate::hca::{Hca, Port};
 use crate::link::packet_hooks::Blocked;
@@ -48,82 +48,7 @@ fn in_force(rules: &[OpenRule]) -> impl Iterator<Item = &DeviceRule> + Clone {
     })
 }
 
-impl EngineInner {
-    /// Records that a rule for devices has begun, for each device or port that it selects.
-    pub(super) fn note_device_rule(&self, due: &DueFault, rule: &DeviceRule) {
-        let of_ports = !rule.fault.is_of_device();
-        for hca in &self.hcas {
-            let name = &hca.config.name;
-            let ports = hca.ports().map(|port| Some(port.number));
-            let subjects: Vec<_> = if of_ports {
-                ports.collect()
-            } else {
-                vec![None]
-            };
-            for port in subjects {
-                if rule.conditions.select(name, port) {
-                    let subject = Subject::Device(name.clone(), port);
-                    self.plan.tally().hit(due.key, self.now(), subject);
-                }
-            }
-        }
-    }
-
-    /// Applies the rules for devices that are in force, and raises an event for each change.
-    pub(super) fn refresh_devices(&self, rules: &[OpenRule]) {
-        if !rules
-            .iter()
-            .any(|rule| matches!(rule.rule, FaultRule::Device(_)))
-            && !self.hooks.has_blocked()
-            && !self.hcas.iter().any(|hca| hca.is_overridden())
-        {
-            return;
-        }
-        let mut outcome = Outcome::default();
-        for hca in &self.hcas {
-            let rule = removal_of(hca, rules);
-            outcome.blocked.extend(rule.iter().flat_map(|rule| {
-                let why = rule.to_string();
-                hca.ports().flat_map(move |port| block_port(port, &why))
-            }));
-            if hca.set_removed(rule.is_some()) {
-                outcome.removals.push((Arc::clone(hca), rule.is_some()));
-            }
-            self.refresh_pkeys(hca, rules, &mut outcome);
-            for port in hca.ports() {
-                refresh_port(hca, port, rules, &mut outcome);
-            }
-        }
-        if outcome.removals.iter().any(|(_, is_removed)| !is_removed) {
-            // A QP that was being made at the removal, before packets pass again.
-            self.detach_removed();
-        }
-        // A port that is down loses packets before it says so, and one that is up has none to lose.
-        self.hooks.block(outcome.blocked);
-        for (hca, is_removed) in &outcome.removals {
-            tracing::info!(device = hca.config.name, is_removed, "by a fault rule");
-            if *is_removed {
-                self.remove_device(hca);
-            }
-        }
-        for (hca, port, kind) in &outcome.events {
-            let name = &hca.config.name;
-            tracing::info!(
-                device = name,
-                port,
-                ?kind,
-                "a fault rule has changed a port"
-            );
-            for events in self.opened_contexts(hca) {
-                events.raise_of_port(*kind, EventElement::Port(*port));
-            }
-        }
-        if !outcome.events.is_empty() || !outcome.removals.is_empty() {
-            self.publisher.note_network();
-            self.wake_background();
-        }
-    }
-
+impl Tables {
     /// Returns the events of those who have opened a device.
     pub(super) fn opened_contexts(&self, hca: &Arc<Hca>) -> Vec<Arc<AsyncEvents>> {
         let opened = self.opened.lock();
@@ -153,6 +78,86 @@ impl EngineInner {
         for port in hca.ports() {
             let event = (Arc::clone(hca), port.number, AsyncEventKind::PkeyChange);
             outcome.events.push(event);
+        }
+    }
+}
+
+impl Nic {
+    /// Records that a rule for devices has begun, for each device or port that it selects.
+    pub(super) fn note_device_rule(&self, due: &DueFault, rule: &DeviceRule) {
+        let of_ports = !rule.fault.is_of_device();
+        for hca in &self.host.hcas {
+            let name = &hca.config.name;
+            let ports = hca.ports().map(|port| Some(port.number));
+            let subjects: Vec<_> = if of_ports {
+                ports.collect()
+            } else {
+                vec![None]
+            };
+            for port in subjects {
+                if rule.conditions.select(name, port) {
+                    let subject = Subject::Device(name.clone(), port);
+                    self.faults
+                        .plan
+                        .tally()
+                        .hit(due.key, self.host.now(), subject);
+                }
+            }
+        }
+    }
+
+    /// Applies the rules for devices that are in force, and raises an event for each change.
+    pub(super) fn refresh_devices(&self, rules: &[OpenRule]) {
+        if !rules
+            .iter()
+            .any(|rule| matches!(rule.rule, FaultRule::Device(_)))
+            && !self.links.hooks.has_blocked()
+            && !self.host.hcas.iter().any(|hca| hca.is_overridden())
+        {
+            return;
+        }
+        let mut outcome = Outcome::default();
+        for hca in &self.host.hcas {
+            let rule = removal_of(hca, rules);
+            outcome.blocked.extend(rule.iter().flat_map(|rule| {
+                let why = rule.to_string();
+                hca.ports().flat_map(move |port| block_port(port, &why))
+            }));
+            if hca.set_removed(rule.is_some()) {
+                outcome.removals.push((Arc::clone(hca), rule.is_some()));
+            }
+            self.tables.refresh_pkeys(hca, rules, &mut outcome);
+            for port in hca.ports() {
+                refresh_port(hca, port, rules, &mut outcome);
+            }
+        }
+        if outcome.removals.iter().any(|(_, is_removed)| !is_removed) {
+            // A QP that was being made at the removal, before packets pass again.
+            self.detach_removed();
+        }
+        // A port that is down loses packets before it says so, and one that is up has none to lose.
+        self.links.hooks.block(outcome.blocked);
+        for (hca, is_removed) in &outcome.removals {
+            tracing::info!(device = hca.config.name, is_removed, "by a fault rule");
+            if *is_removed {
+                self.remove_device(hca);
+            }
+        }
+        for (hca, port, kind) in &outcome.events {
+            let name = &hca.config.name;
+            tracing::info!(
+                device = name,
+                port,
+                ?kind,
+                "a fault rule has changed a port"
+            );
+            for events in self.tables.opened_contexts(hca) {
+                events.raise_of_port(*kind, EventElement::Port(*port));
+            }
+        }
+        if !outcome.events.is_empty() || !outcome.removals.is_empty() {
+            self.observers.publisher.note_network();
+            self.scheduler.wake_background();
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::sync::MutexGuard;
 use rocade_transport::{PacketMeta, Time, TransmitTrigger};
 use rocade_wire::{FastPathPacket, ICRC_LEN, Packet, Qpn};
 
-use super::EngineInner;
+use super::Nic;
 use super::cx::Cx;
 use crate::faults::HookPoint;
 use crate::link::Inbound;
@@ -72,7 +72,7 @@ impl Locked<'_> {
 
 /// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
 pub(super) struct Dispatch<'e> {
-    pub(super) engine: &'e EngineInner,
+    pub(super) engine: &'e Nic,
     /// Captures or fault rules are active.
     hooked: bool,
     qps: &'e QpTable,
@@ -85,15 +85,10 @@ pub(super) struct Dispatch<'e> {
 }
 
 impl<'e> Dispatch<'e> {
-    pub(super) fn new(
-        engine: &'e EngineInner,
-        qps: &'e QpTable,
-        cx: Cx<'e>,
-        flush: Flush<'e>,
-    ) -> Self {
+    pub(super) fn new(engine: &'e Nic, qps: &'e QpTable, cx: Cx<'e>, flush: Flush<'e>) -> Self {
         Self {
             engine,
-            hooked: engine.hooks.is_active(),
+            hooked: engine.links.hooks.is_active(),
             qps,
             cx,
             current: None,
@@ -272,11 +267,12 @@ impl<'e> Dispatch<'e> {
             core: inner.lock(),
             may_withhold: false,
         });
-        if self.engine.triggers.await_any(HookPoint::Received)
+        if self.engine.faults.triggers.await_any(HookPoint::Received)
             && let Some(locked) = &mut self.current
         {
             locked.may_withhold = true;
             self.engine
+                .faults
                 .withhold_receives(locked.inner, &mut locked.core);
         }
         if let Some(Locked { inner, .. }) = &self.current

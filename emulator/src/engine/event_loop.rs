@@ -24,8 +24,8 @@ use std::sync::{Arc, Weak};
 use crate::sync::{Mutex, rank};
 use rocade_transport::Time;
 
-use super::EngineInner;
 use super::pending::ServiceContext;
+use super::{Nic, Scheduler};
 use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, ServiceReason};
 use crate::sys::{self, Epoll};
@@ -166,68 +166,10 @@ enum LoopOwner {
     Nobody,
 }
 
-impl EngineInner {
+impl Scheduler {
     /// Returns true if the channel has the sockets, so that packets wake the program.
     pub(crate) fn has_loop_sockets(&self, outer: &Arc<Epoll>) -> bool {
         self.event_loops.is_owner(outer)
-    }
-
-    /// Receives what has come, for a program whose channel has the sockets and no event yet.
-    /// `has_event` returns true if the event is there.
-    pub(crate) fn receive_in_loop(&self, has_event: impl Fn() -> bool) {
-        self.polled();
-        let by_itself = self
-            .event_loops
-            .has_woken_itself
-            .swap(false, Ordering::Relaxed);
-        if by_itself || self.shm_link_count.load(Ordering::Acquire) > 0 {
-            sys::eventfd_clear(self.peer_wake_fd.as_fd());
-        }
-        // Packets in the sockets go on waking the program, or the next call finds them.
-        if self.receive_from_shm() && has_event() {
-            return;
-        }
-        let mut rounds = 0;
-        while rounds < LOOP_ROUNDS && self.receive_unlocked(Caller::Application, 0) && !has_event()
-        {
-            rounds += 1;
-        }
-    }
-
-    /// Lets the program wait for `outer`, the descriptor of a non-blocking channel that expects an
-    /// event. `is_empty_wake`: the program has just found no event.
-    pub(crate) fn watch_in_loop(&self, outer: &Arc<Epoll>, kind: ChannelKind, is_empty_wake: bool) {
-        if self.sim.is_some() {
-            return self.leave_inline();
-        }
-        match self.owner_for(outer, kind, is_empty_wake) {
-            LoopOwner::This => {
-                self.polled();
-                self.serve(ServiceContext::Poll);
-                self.begin_loop(is_empty_wake);
-            }
-            LoopOwner::Another => {
-                self.serve(ServiceContext::Poll);
-                self.release_before_sleep(is_empty_wake);
-            }
-            LoopOwner::Nobody => self.leave_inline(),
-        }
-    }
-
-    /// Takes the sockets back, if the channel has them.
-    pub(crate) fn leave_loop(&self, outer: &Arc<Epoll>) {
-        if self.event_loops.is_owner(outer) {
-            self.close_loop_if(|owner| owner.is(outer));
-        }
-    }
-
-    /// Takes the sockets back at the second call without an event.
-    pub(crate) fn leave_loop_soon(&self, outer: &Arc<Epoll>) {
-        if !self.event_loops.is_owner(outer) {
-            self.leave_inline();
-        } else if self.event_loops.note_empty_wake() > 1 {
-            self.leave_loop(outer);
-        }
     }
 
     /// Records that the program has taken an event of this channel.
@@ -251,21 +193,90 @@ impl EngineInner {
         }
     }
 
+    /// Wakes the program, which receives then.
+    fn wake_loop(&self) {
+        self.event_loops
+            .has_woken_itself
+            .store(true, Ordering::Relaxed);
+        sys::eventfd_set(self.peer_wake_fd.as_fd());
+    }
+}
+
+impl Nic {
+    /// Receives what has come, for a program whose channel has the sockets and no event yet.
+    /// `has_event` returns true if the event is there.
+    pub(crate) fn receive_in_loop(&self, has_event: impl Fn() -> bool) {
+        self.scheduler.polled();
+        let by_itself = self
+            .scheduler
+            .event_loops
+            .has_woken_itself
+            .swap(false, Ordering::Relaxed);
+        if by_itself || self.links.shm_link_count.load(Ordering::Acquire) > 0 {
+            sys::eventfd_clear(self.scheduler.peer_wake_fd.as_fd());
+        }
+        // Packets in the sockets go on waking the program, or the next call finds them.
+        if self.receive_from_shm() && has_event() {
+            return;
+        }
+        let mut rounds = 0;
+        while rounds < LOOP_ROUNDS && self.receive_unlocked(Caller::Application, 0) && !has_event()
+        {
+            rounds += 1;
+        }
+    }
+
+    /// Lets the program wait for `outer`, the descriptor of a non-blocking channel that expects an
+    /// event. `is_empty_wake`: the program has just found no event.
+    pub(crate) fn watch_in_loop(&self, outer: &Arc<Epoll>, kind: ChannelKind, is_empty_wake: bool) {
+        if self.host.sim.is_some() {
+            return self.leave_inline();
+        }
+        match self.owner_for(outer, kind, is_empty_wake) {
+            LoopOwner::This => {
+                self.scheduler.polled();
+                self.serve(ServiceContext::Poll);
+                self.begin_loop(is_empty_wake);
+            }
+            LoopOwner::Another => {
+                self.serve(ServiceContext::Poll);
+                self.release_before_sleep(is_empty_wake);
+            }
+            LoopOwner::Nobody => self.leave_inline(),
+        }
+    }
+
+    /// Takes the sockets back, if the channel has them.
+    pub(crate) fn leave_loop(&self, outer: &Arc<Epoll>) {
+        if self.scheduler.event_loops.is_owner(outer) {
+            self.scheduler.close_loop_if(|owner| owner.is(outer));
+        }
+    }
+
+    /// Takes the sockets back at the second call without an event.
+    pub(crate) fn leave_loop_soon(&self, outer: &Arc<Epoll>) {
+        if !self.scheduler.event_loops.is_owner(outer) {
+            self.leave_inline();
+        } else if self.scheduler.event_loops.note_empty_wake() > 1 {
+            self.leave_loop(outer);
+        }
+    }
+
     fn owner_for(&self, outer: &Arc<Epoll>, kind: ChannelKind, is_empty_wake: bool) -> LoopOwner {
-        let loops = &self.event_loops;
-        let sleepers = self.service_queue.sleepers();
+        let loops = &self.scheduler.event_loops;
+        let sleepers = self.scheduler.service_queue.sleepers();
         let mut current = loops.owner.lock();
         if let Some(owner) = &*current {
             if owner.is(outer) {
                 if is_empty_wake && loops.note_empty_wake() >= MAX_EMPTY_WAKES {
-                    loops.leave_until(self.now().plus_ns(OTHERS_POLL_NS));
+                    loops.leave_until(self.host.now().plus_ns(OTHERS_POLL_NS));
                     loops.set(&mut current, None);
                     sleepers.end_loop();
                     return LoopOwner::Nobody;
                 }
                 if owner
                     .members
-                    .is_same(&self.endpoints.read(), &self.frames.receivers())
+                    .is_same(&self.links.endpoints.read(), &self.links.frames.receivers())
                 {
                     return LoopOwner::This;
                 }
@@ -278,21 +289,21 @@ impl EngineInner {
         }
         // A channel for completions gets the sockets when the program requests an event.
         let is_late = is_empty_wake && kind == ChannelKind::Completions && !loops.is_owner(outer);
-        if is_late || self.now().as_ns() < loops.left_until.load(Ordering::Relaxed) {
+        if is_late || self.host.now().as_ns() < loops.left_until.load(Ordering::Relaxed) {
             return LoopOwner::Nobody;
         }
         // The old owner gives the sockets back first: it may be the same channel.
         loops.set(&mut current, None);
         let members = Members {
-            endpoints: self.endpoints.read().clone(),
-            frames: self.frames.receivers(),
+            endpoints: self.links.endpoints.read().clone(),
+            frames: self.links.frames.receivers(),
         };
-        let owner = Owner::new(outer, kind, &self.peer_wake_fd, members);
+        let owner = Owner::new(outer, kind, &self.scheduler.peer_wake_fd, members);
         loops.set(&mut current, owner);
         if current.is_some() {
             return LoopOwner::This;
         }
-        loops.leave_until(self.now().plus_ns(OTHERS_POLL_NS));
+        loops.leave_until(self.host.now().plus_ns(OTHERS_POLL_NS));
         sleepers.end_loop();
         LoopOwner::Nobody
     }
@@ -308,46 +319,40 @@ impl EngineInner {
 
     /// Announces that the program is going to sleep in its event loop, which is the watcher then.
     fn begin_loop(&self, is_empty_wake: bool) {
-        if self.service_queue.sleepers().begin_loop() {
+        if self.scheduler.service_queue.sleepers().begin_loop() {
             // The background thread ignores packets from now on, and looks after the program.
-            self.service_queue.wake_thread();
+            self.scheduler.service_queue.wake_thread();
         }
         // The program may wait for the next change only, so that nothing may lie unread.
         let mut is_quiet = false;
         for _ in 0..LOOP_ROUNDS {
             let received = self.receive_unlocked(Caller::Application, 0);
-            is_quiet = !received && self.service_queue.woken() == 0 && self.announce_sleep();
+            is_quiet = !received
+                && self.scheduler.service_queue.woken() == 0
+                && self.links.announce_sleep();
             if is_quiet {
                 break;
             }
         }
         self.release_before_sleep(is_empty_wake);
-        if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
+        if self.scheduler.service_queue.count(ServiceReason::TxBlocked) > 0 {
             // The peers announce space.
             self.retry_backlogs(Caller::Background);
         }
         // The background thread need not wake for this.
-        self.arbiter.note_app_sleep();
+        self.scheduler.arbiter.note_app_sleep();
         if !is_quiet {
-            self.wake_loop();
+            self.scheduler.wake_loop();
         }
     }
 
     /// Announces the sleep of the event loop again, after another thread may have withdrawn it.
     pub(super) fn resume_loop(&self) {
-        if self.service_queue.sleepers().has_loop()
-            && (self.service_queue.woken() > 0 || !self.announce_sleep())
+        if self.scheduler.service_queue.sleepers().has_loop()
+            && (self.scheduler.service_queue.woken() > 0 || !self.links.announce_sleep())
         {
-            self.wake_loop();
+            self.scheduler.wake_loop();
         }
-    }
-
-    /// Wakes the program, which receives then.
-    fn wake_loop(&self) {
-        self.event_loops
-            .has_woken_itself
-            .store(true, Ordering::Relaxed);
-        sys::eventfd_set(self.peer_wake_fd.as_fd());
     }
 }
 
@@ -434,7 +439,7 @@ mod tests {
     fn packets_of_other_channels_do_not_wake_an_event_loop_for_long() {
         let (a, b) = common::pair("127.4.0.65", "127.4.0.66", 64);
         sys::set_nonblocking(a.channel.fd());
-        let loops = &a.engine.inner.event_loops;
+        let loops = &a.engine.inner.scheduler.event_loops;
         let is_owner = || loops.owner.lock().is_some();
         a.cq.req_notify(false).expect("a channel");
         let begin = Instant::now();
@@ -448,7 +453,7 @@ mod tests {
             assert!(a.channel.get_event().is_err());
         }
         assert!(!is_owner());
-        assert!(!a.engine.inner.service_queue.sleepers().has_loop());
+        assert!(!a.engine.inner.scheduler.service_queue.sleepers().has_loop());
         while !is_owner() {
             assert!(begin.elapsed() < LIMIT, "it never gets the sockets again");
             a.cq.req_notify(false).expect("a channel");

@@ -18,9 +18,9 @@ use std::sync::{Arc, Weak};
 
 use crate::sync::{Mutex, rank};
 
-use super::EngineInner;
 use super::pending::ServiceContext;
 use super::poll_policy::SpinEstimator;
+use super::{Nic, Scheduler};
 use crate::cpu_idle::CpuIdle;
 use crate::memory::are_faults_blocked;
 use crate::state::{
@@ -44,7 +44,7 @@ pub(super) struct EventWaits {
 /// The receiving side of a thread that waits for an event.
 struct Receiver {
     /// Weak, because a thread that is cancelled while it waits drops nothing.
-    engine: Weak<EngineInner>,
+    engine: Weak<Nic>,
     /// Becomes readable with the event.
     event_fd: RawFd,
     events: Arc<dyn AwaitedEvents>,
@@ -71,14 +71,21 @@ impl std::fmt::Debug for Receiver {
 /// follow it.
 pub(super) const PEERS: usize = 2;
 
-impl EngineInner {
+impl Scheduler {
+    /// Takes the wake-up by a peer of a shared memory link.
+    pub(super) fn clear_peer_wake(&self) {
+        sys::eventfd_clear(self.peer_wake_fd.as_fd());
+    }
+}
+
+impl Nic {
     /// Returns a waiter for `events` that receives packets while it waits.
     pub(crate) fn receive_in<T: HasEvents + 'static>(
         self: &Arc<Self>,
         events: &Arc<T>,
     ) -> EventWaiter {
         let waiter = events.events().waiter();
-        if self.sim.is_some() {
+        if self.host.sim.is_some() {
             return waiter;
         }
         waiter.receiving(Box::new(Receiver {
@@ -104,7 +111,7 @@ impl EngineInner {
         if expects_wait {
             self.serve(ServiceContext::Poll);
             // The background thread does not back off for longer now.
-            self.arbiter.note_app_sleep();
+            self.scheduler.arbiter.note_app_sleep();
         } else {
             self.leave_inline();
         }
@@ -113,11 +120,11 @@ impl EngineInner {
     /// Spins for a moment if a processor is idle and packets usually follow closely. Returns true
     /// if the event is there.
     fn spin_for_event(&self, has_event: &dyn Fn() -> bool) -> bool {
-        let Some(mut spin) = self.event_waits.spin.try_lock() else {
+        let Some(mut spin) = self.scheduler.event_waits.spin.try_lock() else {
             return false;
         };
         let (estimator, cpu_idle) = &mut *spin;
-        let begin = self.now();
+        let begin = self.host.now();
         if !estimator.should_spin(|| cpu_idle.has_idle_processors(begin)) {
             return false;
         }
@@ -127,11 +134,11 @@ impl EngineInner {
             if has_event() {
                 break true;
             }
-            let now = self.now();
+            let now = self.host.now();
             if now.ns_since(begin) >= SPIN_NS {
                 break false;
             }
-            self.arbiter.note_empty_poll(now.as_ns());
+            self.scheduler.arbiter.note_empty_poll(now.as_ns());
             std::hint::spin_loop();
             spins += 1;
         };
@@ -144,14 +151,14 @@ impl EngineInner {
         let mut set = PollSet::default();
         set.add(event_fd);
         set.add(sleeper.wake_fd());
-        set.add(self.peer_wake_fd.as_raw_fd());
+        set.add(self.scheduler.peer_wake_fd.as_raw_fd());
         // The system keeps these open while the thread waits for them.
-        for endpoint in self.endpoints.read().iter() {
+        for endpoint in self.links.endpoints.read().iter() {
             if let Some(socket) = endpoint.link.rx_fd() {
                 set.add(socket.as_raw_fd());
             }
         }
-        for socket in self.frames.receivers() {
+        for socket in self.links.frames.receivers() {
             set.add(socket.fd());
         }
         set
@@ -159,22 +166,17 @@ impl EngineInner {
 
     /// Ends the sleep of a watcher.
     pub(super) fn end_watch(&self, sleeper: Sleeper) {
-        self.announce_awake();
-        if !self.service_queue.sleepers().end(sleeper) {
+        self.links.announce_awake();
+        if !self.scheduler.service_queue.sleepers().end(sleeper) {
             // The background thread has taken over, and announces its sleep again.
-            self.service_queue.wake_thread();
+            self.scheduler.service_queue.wake_thread();
         }
-    }
-
-    /// Takes the wake-up by a peer of a shared memory link.
-    pub(super) fn clear_peer_wake(&self) {
-        sys::eventfd_clear(self.peer_wake_fd.as_fd());
     }
 }
 
 impl Receiver {
     /// Leaves the packets to other threads, which open the semaphore with the event.
-    fn leave_to_others(engine: &EngineInner) -> WaitStep {
+    fn leave_to_others(engine: &Nic) -> WaitStep {
         engine.leave_inline();
         WaitStep(WaitOn::Semaphore)
     }
@@ -189,21 +191,22 @@ impl Receiver {
     /// Receives what has come, also to the `sockets`. If another thread is receiving, the next
     /// sleep leaves that to it. A thread that tried on and on would use up its turn of the
     /// processor, which the other one may wait for.
-    fn receive(&self, engine: &EngineInner, sockets: bool) {
+    fn receive(&self, engine: &Nic, sockets: bool) {
         self.reserving(|| {
             let received = if sockets {
                 engine.receive_unlocked(Caller::Application, 0)
             } else {
                 engine.receive_from_shm()
             };
-            self.others_receive.set(!received && engine.is_receiving());
+            self.others_receive
+                .set(!received && engine.links.is_receiving());
         });
     }
 
     /// Sleeps until the event is there, or until the thread that watches leaves.
-    fn follow(&self, engine: &EngineInner, follower: Follower) -> WaitStep {
+    fn follow(&self, engine: &Nic, follower: Follower) -> WaitStep {
         // The background thread need not wake for this, because another thread watches.
-        engine.arbiter.note_app_sleep();
+        engine.scheduler.arbiter.note_app_sleep();
         let mut set = PollSet::default();
         set.add(self.event_fd);
         set.add(follower.wake_fd());
@@ -239,9 +242,13 @@ impl ReceivingWait for Receiver {
         let Some(engine) = self.engine.upgrade() else {
             return WaitStep(WaitOn::Semaphore);
         };
-        let now_ns = engine.now().as_ns();
+        let now_ns = engine.host.now().as_ns();
         self.events.note_wait(now_ns);
-        let polled_until = engine.event_waits.polled_until.load(Ordering::Relaxed);
+        let polled_until = engine
+            .scheduler
+            .event_waits
+            .polled_until
+            .load(Ordering::Relaxed);
         if self.others_receive.take() || now_ns < polled_until {
             return Self::leave_to_others(&engine);
         }
@@ -250,7 +257,7 @@ impl ReceivingWait for Receiver {
             // whether the handler that has run restarts system calls.
             return Self::leave_to_others(&engine);
         }
-        engine.polled();
+        engine.scheduler.polled();
         engine.serve(ServiceContext::Poll);
         engine.serve(ServiceContext::IdlePoll(0));
         let mut found = false;
@@ -258,7 +265,7 @@ impl ReceivingWait for Receiver {
         if found {
             return WaitStep(WaitOn::Nothing);
         }
-        let sleepers = engine.service_queue.sleepers();
+        let sleepers = engine.scheduler.service_queue.sleepers();
         let (sleeper, from_background) = match sleepers.begin_watch_or_follow() {
             Some(Place::Watcher(sleeper, from_background)) => (sleeper, from_background),
             Some(Place::Follower(follower)) => return self.follow(&engine, follower),
@@ -266,9 +273,9 @@ impl ReceivingWait for Receiver {
         };
         if from_background {
             // It ignores packets from now on, and looks after this thread.
-            engine.service_queue.wake_thread();
+            engine.scheduler.service_queue.wake_thread();
         }
-        let is_quiet = engine.service_queue.woken() == 0 && engine.announce_sleep();
+        let is_quiet = engine.scheduler.service_queue.woken() == 0 && engine.links.announce_sleep();
         if !is_quiet {
             engine.end_watch(sleeper);
             self.receive(&engine, true);
@@ -276,8 +283,9 @@ impl ReceivingWait for Receiver {
             sleepers.hand_over();
             return WaitStep(WaitOn::Nothing);
         }
-        let now_ns = engine.now().as_ns();
-        self.before.set(engine.arbiter.activity(now_ns, false));
+        let now_ns = engine.host.now().as_ns();
+        self.before
+            .set(engine.scheduler.arbiter.activity(now_ns, false));
         let set = engine.watch_set(self.event_fd, &sleeper);
         self.sleeper.set(Some(sleeper));
         WaitStep(WaitOn::Descriptors(ManuallyDrop::new(set)))
@@ -288,35 +296,40 @@ impl ReceivingWait for Receiver {
             return woken;
         };
         if let Some(follower) = self.follower.take() {
-            engine.service_queue.sleepers().end_following(follower);
+            engine
+                .scheduler
+                .service_queue
+                .sleepers()
+                .end_following(follower);
             return restarted(woken);
         }
         let Some(sleeper) = self.sleeper.take() else {
             return woken;
         };
         engine.end_watch(sleeper);
-        let now_ns = engine.now().as_ns();
-        let after = engine.arbiter.activity(now_ns, false);
+        let now_ns = engine.host.now().as_ns();
+        let after = engine.scheduler.arbiter.activity(now_ns, false);
         if self.before.get().has_polled(after) {
             // Another thread polls, or several wait and are busy. The background thread then
             // receives for all of them, which takes fewer turns than handing over.
             let until = now_ns + OTHERS_POLL_NS;
             engine
+                .scheduler
                 .event_waits
                 .polled_until
                 .store(until, Ordering::Relaxed);
         }
         if woken.is_ok() {
             if set.is_ready(PEERS) {
-                engine.clear_peer_wake();
+                engine.scheduler.clear_peer_wake();
             }
             if set.any_ready_from(PEERS) {
-                engine.polled();
+                engine.scheduler.polled();
                 self.receive(&engine, set.any_ready_from(PEERS + 1));
             }
         }
         engine.resume_loop();
-        engine.service_queue.sleepers().hand_over();
+        engine.scheduler.service_queue.sleepers().hand_over();
         restarted(woken)
     }
 }

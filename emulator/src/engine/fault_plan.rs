@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{EngineInner, ack_durability};
+use super::{Faults, Nic, ack_durability};
 use crate::config::BrokerMode;
 use crate::faults::{Conditions, DueFault, EventClass, EventRule, FaultRule, Phase, Subject};
 use crate::journal::{AckJournal, FaultJournal};
@@ -12,15 +12,24 @@ use crate::state::{AsyncEventKind, AsyncEvents, EventElement};
 /// The line above the report that a process prints when it exits.
 const REPORT_HEADING: &str = "times are in seconds since the first device was opened";
 
-impl EngineInner {
+impl Faults {
+    /// Keeps the report of the rules in the journal, which the broker has.
+    pub(super) fn keep_fault_report(&self, ack_journal: &Arc<AckJournal>) {
+        if let Some(keeper) = FaultJournal::new(Arc::clone(ack_journal)) {
+            self.plan.tally().keep_in(keeper);
+        }
+    }
+}
+
+impl Nic {
     /// Starts the clock of the fault rules when the first device is opened.
     pub(crate) fn begin_faults(self: &Arc<Self>, events: &Arc<AsyncEvents>) {
-        let mut opened = self.opened.lock();
+        let mut opened = self.tables.opened.lock();
         opened.retain(|other| other.strong_count() > 0);
         opened.push(Arc::downgrade(events));
         drop(opened);
-        self.plan.begin(self.now());
-        if !self.plan.own_rules().is_empty() {
+        self.faults.plan.begin(self.host.now());
+        if !self.faults.plan.own_rules().is_empty() {
             self.begin_fault_report();
         }
         // Rules for the beginning are in force before the program uses the device.
@@ -29,18 +38,18 @@ impl EngineInner {
             // The rule began before the device was in the list.
             events.remove();
         }
-        if self.plan.next_due().is_some() {
+        if self.faults.plan.next_due().is_some() {
             if let Err(error) = self.start_background() {
                 tracing::warn!("failed to start a thread, fault rules may come late: {error}");
             }
-            self.wake_background();
+            self.scheduler.wake_background();
         }
     }
 
     /// Lets the process tell what its rules have done, even if it makes no QP.
     fn begin_fault_report(self: &Arc<Self>) {
         ack_durability::release_at_exit(self);
-        if matches!(self.broker_mode, BrokerMode::Auto(_))
+        if matches!(self.host.broker_mode, BrokerMode::Auto(_))
             && let Err(error) = self.with_attachment(|_| ())
         {
             // The first QP tries again, and tells.
@@ -48,19 +57,12 @@ impl EngineInner {
         }
     }
 
-    /// Keeps the report of the rules in the journal, which the broker has.
-    pub(super) fn keep_fault_report(&self, ack_journal: &Arc<AckJournal>) {
-        if let Some(keeper) = FaultJournal::new(Arc::clone(ack_journal)) {
-            self.plan.tally().keep_in(keeper);
-        }
-    }
-
     /// Tells what the rules have done, when the process exits.
     pub(super) fn tell_faults_at_exit(&self) {
-        if let Some(ack_journal) = self.ack_journal.get() {
+        if let Some(ack_journal) = self.presence.ack_journal.get() {
             ack_journal.note_exit();
         }
-        if let Some(report) = self.plan.tally().report_at_exit() {
+        if let Some(report) = self.faults.plan.tally().report_at_exit() {
             let mut text = REPORT_HEADING.to_owned();
             for line in report.to_string().lines() {
                 text.push('\n');
@@ -73,17 +75,17 @@ impl EngineInner {
     /// Installs the rules that apply at present.
     pub(super) fn refresh_faults(&self) {
         // Otherwise an older state of the plan might be installed after a newer one.
-        let _turn = self.refreshing.lock();
-        let rules = self.plan.trigger_rules();
+        let _turn = self.faults.refreshing.lock();
+        let rules = self.faults.plan.trigger_rules();
         self.refresh_devices(&rules);
         self.replace_triggers(rules);
-        self.hooks.set_rules(self.plan.packet_rules());
+        self.links.hooks.set_rules(self.faults.plan.packet_rules());
     }
 
     /// Executes the rules that are due.
     pub(super) fn execute_due_faults(&self) {
         let mut any = false;
-        while let Some(due) = self.plan.take_due(self.now()) {
+        while let Some(due) = self.faults.plan.take_due(self.host.now()) {
             any = true;
             self.execute(&due);
         }
@@ -97,8 +99,11 @@ impl EngineInner {
             (FaultRule::Event(rule), Phase::Begin) => self.raise_by_rule(due, rule),
             (FaultRule::Process(rule), Phase::Begin) => {
                 let subject = Subject::Other("process".to_owned());
-                self.plan.tally().hit(due.key, self.now(), subject);
-                self.hooks.flush();
+                self.faults
+                    .plan
+                    .tally()
+                    .hit(due.key, self.host.now(), subject);
+                self.links.hooks.flush();
                 rule.ending.execute();
             }
             (FaultRule::Device(rule), Phase::Begin) => self.note_device_rule(due, rule),
@@ -114,7 +119,7 @@ impl EngineInner {
         match class {
             EventClass::Port | EventClass::Device => self.raise_of_devices(due, rule, kind),
             EventClass::Qp | EventClass::Cq | EventClass::Srq => {
-                let qps: Vec<_> = self.qps.read().iter().cloned().collect();
+                let qps: Vec<_> = self.tables.qps.read().iter().cloned().collect();
                 for qp in qps {
                     if !selects(&rule.conditions, &qp) {
                         continue;
@@ -125,7 +130,10 @@ impl EngineInner {
                         _ => qp.raise_kind(kind),
                     }
                     let subject = Subject::Qp(qp.qp_num());
-                    self.plan.tally().hit(due.key, self.now(), subject);
+                    self.faults
+                        .plan
+                        .tally()
+                        .hit(due.key, self.host.now(), subject);
                 }
             }
         }
@@ -133,6 +141,7 @@ impl EngineInner {
 
     fn raise_of_devices(&self, due: &DueFault, rule: &EventRule, kind: AsyncEventKind) {
         let opened: Vec<_> = self
+            .tables
             .opened
             .lock()
             .iter()
@@ -143,7 +152,10 @@ impl EngineInner {
             let name = &hca.config.name;
             let tally = |port| {
                 let subject = Subject::Device(name.clone(), port);
-                self.plan.tally().hit(due.key, self.now(), subject);
+                self.faults
+                    .plan
+                    .tally()
+                    .hit(due.key, self.host.now(), subject);
             };
             if rule.event.class == EventClass::Device {
                 if conditions.select(name, None) {

@@ -8,23 +8,23 @@ use std::sync::atomic::Ordering;
 use rocade_transport::{Frame, QpState, TransmitTrigger, WcStatus};
 use rocade_wire::Qpn;
 
-use super::EngineInner;
+use super::Nic;
 use super::cx::Cx;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::raw::{FlowAttr, FlowId, RawPort, RawState, Sent};
 use crate::state::{Caller, QpCore, QpInner, ServiceReason};
 
-impl EngineInner {
+impl Nic {
     /// Returns the raw port of a device, and opens it on first use.
     ///
     /// # Errors
     /// Those of [`RawPort::open`].
     pub(crate) fn raw_port(&self, hca: &Arc<Hca>) -> Result<Arc<RawPort>, VerbsError> {
-        if self.is_simulated() {
+        if self.host.is_simulated() {
             return Err(VerbsError::NotSupported("raw packets in a simulation"));
         }
-        self.frames.port_of(hca)
+        self.links.frames.port_of(hca)
     }
 
     /// Adds a flow that steers frames to a QP.
@@ -34,9 +34,9 @@ impl EngineInner {
         port: &RawPort,
         attr: FlowAttr,
     ) -> Result<FlowId, VerbsError> {
-        let id = self.frames.add_flow(port, inner.qp_num(), attr)?;
+        let id = self.links.frames.add_flow(port, inner.qp_num(), attr)?;
         // The background thread may have one more descriptor to wait for.
-        self.wake_background();
+        self.scheduler.wake_background();
         Ok(id)
     }
 
@@ -51,10 +51,10 @@ impl EngineInner {
 
     /// Removes a flow. Returns false if it was already removed.
     pub(crate) fn remove_flow(&self, port: &RawPort, id: FlowId) -> bool {
-        let was_there = self.frames.remove_flow(port, id);
+        let was_there = self.links.frames.remove_flow(port, id);
         // Both may wait for a socket that is not in use any more.
-        self.close_loop();
-        self.wake_background();
+        self.scheduler.close_loop();
+        self.scheduler.wake_background();
         was_there
     }
 
@@ -74,7 +74,10 @@ impl EngineInner {
         }
         let count = |len: usize, left: bool| {
             if !left {
-                self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
+                self.observers
+                    .counters
+                    .tx_errors
+                    .fetch_add(1, Ordering::Relaxed);
                 return;
             }
             self.note_sent(inner, 1, len, false, caller);
@@ -83,26 +86,28 @@ impl EngineInner {
             if outgoing.next().is_none() {
                 let max_frame_len = raw.port.max_frame_len();
                 let request = &mut outgoing.request;
-                let Some(order) = core.qp.next_frame(self.now(), mem, max_frame_len, request)
+                let Some(order) = core
+                    .qp
+                    .next_frame(self.host.now(), mem, max_frame_len, request)
                 else {
                     return;
                 };
                 outgoing.prepare(order);
             }
-            let now = || self.now();
-            let sent = self.frames.send(&raw.port, &mut outgoing, now, count);
+            let now = || self.host.now();
+            let sent = self.links.frames.send(&raw.port, &mut outgoing, now, count);
             let count = outgoing.count();
             match sent {
                 Sent::NoMemory => {
-                    return self.enqueue(
+                    return self.scheduler.enqueue(
                         inner.qp_num(),
                         core,
                         ServiceReason::TxBlocked,
-                        self.now(),
+                        self.host.now(),
                     );
                 }
-                Sent::All => core.qp.frames_sent(self.now(), count),
-                Sent::Refused => core.qp.frames_failed(self.now(), WcStatus::LocLenErr),
+                Sent::All => core.qp.frames_sent(self.host.now(), count),
+                Sent::Refused => core.qp.frames_failed(self.host.now(), WcStatus::LocLenErr),
             }
             outgoing.clear();
         }
@@ -111,7 +116,7 @@ impl EngineInner {
     /// Receives pending frames, up to a limit. Returns the number that QPs have got.
     #[inline]
     pub(super) fn receive_frames(&self, caller: Caller) -> u64 {
-        if self.frames.is_receiving() {
+        if self.links.frames.is_receiving() {
             self.receive_some_frames(caller)
         } else {
             0
@@ -121,7 +126,7 @@ impl EngineInner {
     #[inline(never)]
     fn receive_some_frames(&self, caller: Caller) -> u64 {
         let mut packets = 0;
-        self.frames.receive(|qpn, frame| {
+        self.links.frames.receive(|qpn, frame| {
             self.take_frame(qpn, frame, caller);
             packets += 1;
         });
@@ -129,12 +134,12 @@ impl EngineInner {
     }
 
     fn take_frame(&self, qpn: Qpn, frame: &Frame<'_>, caller: Caller) {
-        let found = self.qp(qpn);
+        let found = self.tables.qp(qpn);
         let raw = found.as_ref().and_then(|inner| inner.raw());
         let other = raw.and_then(|raw| raw.queue_of(frame.bytes));
         let qpn = other.unwrap_or(qpn);
         self.with_qp(qpn, |inner, core, mem| {
-            let now = self.now();
+            let now = self.host.now();
             core.qp.handle_frame(now, mem, frame);
             inner.hca().traffic.received(1, frame.bytes.len(), false);
             self.count_traffic();

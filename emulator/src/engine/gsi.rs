@@ -8,7 +8,7 @@ use crate::sync::{RwLock, rank};
 use rocade_transport::Time;
 use rocade_wire::{Guid, Packet};
 
-use super::EngineInner;
+use super::{Host, Links, Nic, Presence, Scheduler};
 use crate::cm::CmHost;
 use crate::error::VerbsError;
 use crate::gsi::mad_of;
@@ -18,17 +18,9 @@ use crate::journal::AckJournal;
 use crate::state::LocalEndpoint;
 use crate::steering::ProcessSlot;
 
-impl EngineInner {
-    pub(crate) const fn cm(&self) -> &CmHost {
-        &self.cm
-    }
-
+impl Host {
     pub(crate) fn hcas(&self) -> &[Arc<Hca>] {
         &self.hcas
-    }
-
-    pub(crate) const fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints> {
-        &self.endpoints
     }
 
     /// GUID of the first device, which identifies the process to other connection managers.
@@ -36,17 +28,9 @@ impl EngineInner {
         let first = self.hcas.first();
         first.map_or(Guid::new(0), |hca| hca.config.guid)
     }
+}
 
-    /// Returns the slot of this process. Attaches to the broker first if necessary.
-    pub(crate) fn attached_slot(self: &Arc<Self>) -> Result<ProcessSlot, VerbsError> {
-        let mut attachment = self.attachment.lock();
-        if attachment.is_none() {
-            *attachment = Some(self.attach()?);
-        }
-        let slot = attachment.as_ref().map(|a| a.qp_numbers.slot());
-        slot.ok_or(VerbsError::NoMemory("slots"))
-    }
-
+impl Presence {
     /// Returns the slot of this process, if it has one.
     pub(crate) fn slot(&self) -> Option<ProcessSlot> {
         let attachment = self.attachment.lock();
@@ -56,43 +40,6 @@ impl EngineInner {
     /// The ACK and connection journal, if there is a broker. It outlives this process.
     pub(crate) fn ack_journal(&self) -> Option<Arc<AckJournal>> {
         self.ack_journal.get().cloned()
-    }
-
-    /// Wakes the background thread if it would sleep beyond `at`.
-    pub(crate) fn wake_background_by(&self, at: Time) {
-        self.service_queue.wake_thread_by(at);
-    }
-
-    /// Handles a packet for QP 1 with a right ICRC. Returns false if it is for another process on
-    /// this address.
-    #[cold]
-    pub(super) fn to_gsi(
-        &self,
-        endpoint: &LocalEndpoint,
-        source: IpAddr,
-        segment: &[u8],
-        forwarded: bool,
-    ) -> bool {
-        // The broker gets the packets of other processes first.
-        let is_ours = |own| ProcessSlot::of_datagram(segment) == Some(own);
-        if !forwarded && !endpoint.link.slot().is_none_or(is_ours) {
-            return false;
-        }
-        let packet = Packet::parse(segment).ok();
-        match packet.as_ref().and_then(mad_of) {
-            Some(mad) => self.cm.put(endpoint.link.local(), source, mad),
-            None => self.count(|counters| &counters.rx_malformed),
-        }
-        true
-    }
-
-    /// Opens the sockets of all addresses that `to` covers. One is enough to succeed.
-    pub(crate) fn open_all(&self, to: BoundTo) -> Result<(), VerbsError> {
-        let addresses = self.hcas.iter().flat_map(|hca| {
-            let addrs = hca.config.addrs();
-            addrs.map(|ip| hca.local_addr(ip))
-        });
-        self.open_any(addresses.filter(|local| to.covers(local.ip())))
     }
 
     /// Reserves a port for the host. Returns `None` if there is no broker.
@@ -129,5 +76,66 @@ impl EngineInner {
         {
             tracing::debug!(%error, "failed to release a port");
         }
+    }
+}
+
+impl Links {
+    pub(crate) const fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints> {
+        &self.endpoints
+    }
+}
+
+impl Scheduler {
+    /// Wakes the background thread if it would sleep beyond `at`.
+    pub(crate) fn wake_background_by(&self, at: Time) {
+        self.service_queue.wake_thread_by(at);
+    }
+}
+
+impl Nic {
+    pub(crate) const fn cm(&self) -> &CmHost {
+        &self.cm
+    }
+
+    /// Returns the slot of this process. Attaches to the broker first if necessary.
+    pub(crate) fn attached_slot(self: &Arc<Self>) -> Result<ProcessSlot, VerbsError> {
+        let mut attachment = self.presence.attachment.lock();
+        if attachment.is_none() {
+            *attachment = Some(self.attach()?);
+        }
+        let slot = attachment.as_ref().map(|a| a.qp_numbers.slot());
+        slot.ok_or(VerbsError::NoMemory("slots"))
+    }
+
+    /// Handles a packet for QP 1 with a right ICRC. Returns false if it is for another process on
+    /// this address.
+    #[cold]
+    pub(super) fn to_gsi(
+        &self,
+        endpoint: &LocalEndpoint,
+        source: IpAddr,
+        segment: &[u8],
+        forwarded: bool,
+    ) -> bool {
+        // The broker gets the packets of other processes first.
+        let is_ours = |own| ProcessSlot::of_datagram(segment) == Some(own);
+        if !forwarded && !endpoint.link.slot().is_none_or(is_ours) {
+            return false;
+        }
+        let packet = Packet::parse(segment).ok();
+        match packet.as_ref().and_then(mad_of) {
+            Some(mad) => self.cm.put(endpoint.link.local(), source, mad),
+            None => self.observers.count(|counters| &counters.rx_malformed),
+        }
+        true
+    }
+
+    /// Opens the sockets of all addresses that `to` covers. One is enough to succeed.
+    pub(crate) fn open_all(&self, to: BoundTo) -> Result<(), VerbsError> {
+        let addresses = self.host.hcas.iter().flat_map(|hca| {
+            let addrs = hca.config.addrs();
+            addrs.map(|ip| hca.local_addr(ip))
+        });
+        self.open_any(addresses.filter(|local| to.covers(local.ip())))
     }
 }

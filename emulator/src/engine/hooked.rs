@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rocade_transport::PacketMeta;
 use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
-use super::EngineInner;
+use super::Nic;
 use super::cx::Cx;
 use super::dispatch::{Dispatch, Disposition, Flush, Origin};
 use super::transmit::Batch;
@@ -36,7 +36,7 @@ impl Origin for Ingress {
 /// The route of a packet that may be delayed.
 pub(super) type OwnedTxRoute = (Arc<LocalEndpoint>, TxRoute);
 
-impl EngineInner {
+impl Nic {
     /// Sends a complete and sealed batch through the packet hooks. Returns false if there is no
     /// space.
     #[cold]
@@ -62,8 +62,8 @@ impl EngineInner {
         };
         let segments = Segments::new(batch.bytes, batch.segment_len);
         let mut sent = true;
-        match self.hooks.on_tx(
-            self.now(),
+        match self.links.hooks.on_tx(
+            self.host.now(),
             packet_info,
             (segments, batch.remark),
             owned_route,
@@ -73,12 +73,12 @@ impl EngineInner {
                 self.send_delayed(&delayed_tx, first_shm_send, batch.unpublished, caller)
             }
             TxVerdict::Delayed(due) => {
-                self.service_queue.wake_thread_by(due);
+                self.scheduler.service_queue.wake_thread_by(due);
                 return true;
             }
         }
-        if self.hooks.has_faults() {
-            self.hooks.note_tx();
+        if self.links.hooks.has_faults() {
+            self.links.hooks.note_tx();
             self.release_delayed_tx(caller);
         }
         sent
@@ -93,7 +93,7 @@ impl EngineInner {
     ) {
         let batch = Batch::single(bytes, false);
         let caller = Caller::Application;
-        if self.hooks.is_active() {
+        if self.links.hooks.is_active() {
             self.send_hooked(endpoint, tx_route, &mut false, batch, caller);
         } else {
             self.put(endpoint, tx_route, &mut false, batch, caller);
@@ -101,8 +101,8 @@ impl EngineInner {
     }
 
     fn release_delayed_tx(&self, caller: Caller) {
-        let now = self.now();
-        while let Some(delayed_tx) = self.hooks.take_delayed_tx(now) {
+        let now = self.host.now();
+        while let Some(delayed_tx) = self.links.hooks.take_delayed_tx(now) {
             self.send_delayed(&delayed_tx, &mut false, false, caller);
         }
     }
@@ -127,12 +127,12 @@ impl EngineInner {
     pub(super) fn release_delayed(&self, caller: Caller) {
         self.release_delayed_tx(caller);
         loop {
-            let now = self.now();
-            let Some(mut delayed_rx) = self.hooks.take_delayed_rx(now) else {
+            let now = self.host.now();
+            let Some(mut delayed_rx) = self.links.hooks.take_delayed_rx(now) else {
                 return;
             };
-            let qps = self.qps.read();
-            let mem = self.regions().read(now);
+            let qps = self.tables.qps.read();
+            let mem = self.tables.regions().read(now);
             let cx = Cx {
                 now,
                 caller,
@@ -143,7 +143,7 @@ impl EngineInner {
             dispatch.flush_locked();
             if disposition == Disposition::UnknownQp(Qpn::GSI) {
                 let DelayedRx { meta, bytes, .. } = delayed_rx;
-                let endpoints = self.endpoints.read();
+                let endpoints = self.links.endpoints.read();
                 let mut endpoints = endpoints.iter();
                 let here = endpoints.find(|endpoint| endpoint.link.local() == meta.destination);
                 // The packet was for this process when it arrived.
@@ -165,7 +165,7 @@ impl Dispatch<'_> {
         origin: &mut impl Origin,
     ) -> Disposition {
         // Not the time of the batch: its later packets may have been sent after that.
-        let (hooks, now) = (&self.engine.hooks, self.engine.now());
+        let (hooks, now) = (&self.engine.links.hooks, self.engine.host.now());
         let bytes = packet.copied();
         if Packet::parse(&bytes).is_err() {
             hooks.record_dropped(now, meta, &bytes, &origin.ingress(), "not a RoCEv2 packet");
@@ -185,7 +185,7 @@ impl Dispatch<'_> {
             RxVerdict::Pass(delayed_rx) => delayed_rx,
             RxVerdict::Damaged => return Disposition::BadIcrc,
             RxVerdict::Delayed(due) => {
-                self.engine.service_queue.wake_thread_by(due);
+                self.engine.scheduler.service_queue.wake_thread_by(due);
                 return Disposition::Delivered;
             }
         };

@@ -12,10 +12,10 @@ use std::time::Duration;
 use crate::sync::Mutex;
 use rocade_transport::Time;
 
-use super::EngineInner;
 use super::idle_policy::{IdlePolicy, IdleStep};
 use super::pending::ServiceContext;
 use super::thread_polls::ThreadPolls;
+use super::{Nic, Scheduler};
 use crate::cpu_idle::CpuIdle;
 use crate::state::{Caller, CqInner, ServiceReason, Sleeper};
 use crate::sys;
@@ -40,7 +40,7 @@ impl Default for IdlePolls {
 
 impl IdlePolls {
     /// Time for which a thread polls without result before it calls
-    /// [`EngineInner::yield_or_sleep`].
+    /// [`Nic::yield_or_sleep`].
     #[inline]
     pub(super) fn idle_poll_ns(&self) -> u64 {
         self.idle_poll_ns.load(Ordering::Relaxed)
@@ -81,13 +81,22 @@ impl IdlePolls {
     }
 }
 
-impl EngineInner {
+impl Scheduler {
+    /// Wakes the sleepers after the background thread has received packets.
+    pub(super) fn wake_sleepers(&self) {
+        self.polls.received.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.service_queue.sleepers().wake();
+    }
+}
+
+impl Nic {
     /// Yields or sleeps after a thread has polled `cq` without result for `idle_ns`, until `now`.
     /// Returns true if there was something to receive afterwards.
     #[cold]
     #[inline(never)]
     pub(super) fn yield_or_sleep(&self, cq: Option<&CqInner>, idle_ns: u64, now: Time) -> bool {
-        match (self.idle_polls.next(now), cq) {
+        match (self.scheduler.idle_polls.next(now), cq) {
             (IdleStep::Sleep { limit_ns }, Some(cq)) => {
                 self.serve(ServiceContext::IdlePoll(0));
                 self.sleep(cq, limit_ns)
@@ -104,19 +113,23 @@ impl EngineInner {
 
     /// Yields the processor, which another thread may need to send the awaited packet.
     fn yield_processor(&self) {
-        let begin = self.now();
+        let begin = self.host.now();
         std::thread::yield_now();
-        let end = self.now();
+        let end = self.host.now();
         let took_ns = end.ns_since(begin);
-        self.idle_polls.learn(|policy| policy.yielded(end, took_ns));
+        self.scheduler
+            .idle_polls
+            .learn(|policy| policy.yielded(end, took_ns));
     }
 
     /// Sleeps until there is something to receive, or a completion. Returns true if something was
     /// received.
     fn sleep(&self, cq: &CqInner, limit_ns: u64) -> bool {
-        let now_ns = self.now().as_ns();
-        let may_watch = !ThreadPolls::with(|own| own.leaves_to_others(&self.polls, now_ns));
+        let now_ns = self.host.now().as_ns();
+        let may_watch =
+            !ThreadPolls::with(|own| own.leaves_to_others(&self.scheduler.polls, now_ns));
         let Some(sleeper) = self
+            .scheduler
             .service_queue
             .sleepers()
             .begin_poll(cq.key(), may_watch)
@@ -126,19 +139,19 @@ impl EngineInner {
             return false;
         };
         let limit_ns = self.limit_of_sleep(limit_ns);
-        let begin = self.now();
+        let begin = self.host.now();
         let is_idle = self.may_sleep(cq, &sleeper);
         if is_idle {
             self.wait_for_packets(&sleeper, Duration::from_nanos(limit_ns));
         }
         if sleeper.watches() {
-            self.announce_awake();
+            self.links.announce_awake();
         }
-        if !self.service_queue.sleepers().end(sleeper) {
+        if !self.scheduler.service_queue.sleepers().end(sleeper) {
             // The background thread has taken over, and announces its sleep again.
-            self.service_queue.wake_thread();
+            self.scheduler.service_queue.wake_thread();
         }
-        let took_ns = self.now().ns_since(begin);
+        let took_ns = self.host.now().ns_since(begin);
         let received = self.receive_unlocked(Caller::Application, 0);
         self.resume_loop();
         if is_idle {
@@ -155,15 +168,15 @@ impl EngineInner {
     /// link can announce space.
     fn limit_of_sleep(&self, limit_ns: u64) -> u64 {
         let mut limit_ns = limit_ns;
-        if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
+        if self.scheduler.service_queue.count(ServiceReason::TxBlocked) > 0 {
             self.retry_backlogs(Caller::Background);
-            if self.service_queue.count(ServiceReason::TxBlocked) > 0 {
+            if self.scheduler.service_queue.count(ServiceReason::TxBlocked) > 0 {
                 limit_ns = limit_ns.min(ROOM_SLEEP_NS);
             }
         }
-        let due = [self.hooks.next_due(), self.plan.next_due()];
+        let due = [self.links.hooks.next_due(), self.faults.plan.next_due()];
         match due.into_iter().flatten().min() {
-            Some(due) => limit_ns.min(due.ns_since(self.now())),
+            Some(due) => limit_ns.min(due.ns_since(self.host.now())),
             None => limit_ns,
         }
     }
@@ -172,10 +185,10 @@ impl EngineInner {
     fn may_sleep(&self, cq: &CqInner, sleeper: &Sleeper) -> bool {
         // The background thread counts what it has received, then checks for sleepers.
         fence(Ordering::SeqCst);
-        let has_work = ThreadPolls::with(|own| own.is_outdated(&self.polls))
-            || self.service_queue.woken() > 0
+        let has_work = ThreadPolls::with(|own| own.is_outdated(&self.scheduler.polls))
+            || self.scheduler.service_queue.woken() > 0
             || cq.has_any();
-        !has_work && (!sleeper.watches() || self.announce_sleep())
+        !has_work && (!sleeper.watches() || self.links.announce_sleep())
     }
 
     fn wait_for_packets(&self, sleeper: &Sleeper, limit: Duration) {
@@ -186,29 +199,22 @@ impl EngineInner {
             let _ = set.wait_uncancelled(Some(limit));
             return;
         }
-        let by_peer = set.add(self.peer_wake_fd.as_raw_fd());
+        let by_peer = set.add(self.scheduler.peer_wake_fd.as_raw_fd());
         // The sockets stay open as long as this thread waits for them.
-        let endpoints = self.endpoints.read().clone();
+        let endpoints = self.links.endpoints.read().clone();
         for socket in endpoints
             .iter()
             .filter_map(|endpoint| endpoint.link.rx_fd())
         {
             set.add(socket.as_raw_fd());
         }
-        let frames = self.frames.receivers();
+        let frames = self.links.frames.receivers();
         for socket in &frames {
             set.add(socket.fd());
         }
         if set.wait_uncancelled(Some(limit)).is_ok() && set.is_ready(by_peer) {
-            sys::eventfd_clear(self.peer_wake_fd.as_fd());
+            sys::eventfd_clear(self.scheduler.peer_wake_fd.as_fd());
         }
-    }
-
-    /// Wakes the sleepers after the background thread has received packets.
-    pub(super) fn wake_sleepers(&self) {
-        self.polls.received.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        self.service_queue.sleepers().wake();
     }
 }
 
@@ -245,7 +251,7 @@ mod tests {
     /// the poller sleeps, with true if the poller is the watcher.
     fn sleep_until_completion(side: &Side, wake: impl FnOnce(bool) + Send) {
         let (engine, cq) = (&side.engine.inner, side.cq.inner());
-        let sleepers = engine.service_queue.sleepers();
+        let sleepers = engine.scheduler.service_queue.sleepers();
         let begin = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -281,7 +287,7 @@ mod tests {
             assert_eq!(b.completion().wr_id, 1);
         }
         assert!(
-            !a.engine.inner.service_queue.sleepers().has_any(),
+            !a.engine.inner.scheduler.service_queue.sleepers().has_any(),
             "all are awake"
         );
     }
@@ -337,7 +343,7 @@ mod tests {
     #[test]
     fn a_watcher_that_does_not_run_keeps_nothing_from_its_process() {
         let (a, b) = common::pair("127.4.0.45", "127.4.0.46", 64);
-        let sleepers = a.engine.inner.service_queue.sleepers();
+        let sleepers = a.engine.inner.scheduler.service_queue.sleepers();
         let begin = Instant::now();
         let stopped = loop {
             let sleeper = sleepers.begin().expect("a descriptor");
@@ -347,7 +353,7 @@ mod tests {
             assert!(sleepers.end(sleeper));
             assert!(begin.elapsed() < LIMIT / 2);
             // The background thread watches, until it is woken.
-            a.engine.inner.wake_background();
+            a.engine.inner.scheduler.wake_background();
         };
         for _ in 0..100 {
             post_receive(&a);
@@ -388,7 +394,7 @@ mod tests {
                     }
                 }
             });
-            let sleepers = a.engine.inner.service_queue.sleepers();
+            let sleepers = a.engine.inner.scheduler.service_queue.sleepers();
             while !sleepers.has_registered() && begin.elapsed() < LIMIT / 2 {
                 thread::sleep(Duration::from_micros(50));
             }
@@ -407,7 +413,7 @@ mod tests {
         let (a, b) = common::pair("127.4.0.67", "127.4.0.68", 64);
         let idle = a.context.create_cq(4, None, 0, 0).expect("a CQ");
         let (engine, is_over) = (&a.engine.inner, AtomicBool::new(false));
-        let sleepers = engine.service_queue.sleepers();
+        let sleepers = engine.scheduler.service_queue.sleepers();
         let (begin, mut slept) = (Instant::now(), 0);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -417,8 +423,9 @@ mod tests {
             });
             while slept < 50 && begin.elapsed() < LIMIT {
                 // The processors stay busy.
-                let now = engine.now();
+                let now = engine.host.now();
                 engine
+                    .scheduler
                     .idle_polls
                     .learn(|policy| policy.yielded(now, CONTENDED_YIELD_NS));
                 post_receive(&a);

@@ -10,12 +10,12 @@ use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Duration;
 
-use super::EngineInner;
+use super::Nic;
 use crate::state::Caller;
 use crate::sys;
 use crate::tuning::{CM_EMPTY_POLLS, CM_POLL_NS};
 
-impl EngineInner {
+impl Nic {
     /// Waits until `fd` is readable, which it is when the event `is_there`, or until `timeout` is
     /// over. Returns false after a timeout.
     pub(crate) fn wait_polling(
@@ -24,7 +24,7 @@ impl EngineInner {
         is_there: impl Fn() -> bool,
         timeout: Duration,
     ) -> io::Result<bool> {
-        let mut now = self.now();
+        let mut now = self.host.now();
         let until = now.plus_ns(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         let polls_until = until.min(now.plus_ns(CM_POLL_NS));
         let mut empty_polls = 0;
@@ -32,24 +32,24 @@ impl EngineInner {
             let left = polls_until.ns_since(now);
             let mut set = sys::PollSet::default();
             let own = set.add(fd);
-            let endpoints = self.endpoints.read().clone();
+            let endpoints = self.links.endpoints.read().clone();
             for socket in endpoints
                 .iter()
                 .filter_map(|endpoint| endpoint.link.rx_fd())
             {
                 set.add(socket.as_raw_fd());
             }
-            self.arbiter.note_poll();
-            self.arbiter.note_empty_poll(now.as_ns());
+            self.scheduler.arbiter.note_poll();
+            self.scheduler.arbiter.note_empty_poll(now.as_ns());
             set.wait(Some(Duration::from_nanos(left)))?;
             if set.is_ready(own) {
                 return Ok(true);
             }
-            now = self.now();
+            now = self.host.now();
             if !set.any_ready_from(own + 1) {
                 continue;
             }
-            self.arbiter.note_poll();
+            self.scheduler.arbiter.note_poll();
             for endpoint in &endpoints {
                 // The thread that holds the lock is receiving already.
                 if let Some(mut rx) = endpoint.rx.try_lock() {
@@ -65,7 +65,7 @@ impl EngineInner {
         self.leave_inline();
         let mut set = sys::PollSet::default();
         set.add(fd);
-        set.wait(Some(Duration::from_nanos(until.ns_since(self.now()))))?;
+        set.wait(Some(Duration::from_nanos(until.ns_since(self.host.now()))))?;
         Ok(set.is_ready(0))
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use rocade_transport::{QpCap, Time};
 use rocade_wire::{Packet, Qpn};
 
-use super::EngineInner;
+use super::{Faults, Nic};
 use crate::error::VerbsError;
 use crate::faults::{HookPoint, Limit, Verb};
 use crate::hca::{DeviceAttr, Hca};
@@ -16,53 +16,16 @@ use crate::state::{HeldCompletions, QpCore, QpInner};
 /// Bytes of a page, in which locked memory is counted.
 const PAGE: u64 = 4096;
 
-impl EngineInner {
-    /// Applies the rules for verbs before `verb` has any effect: may take its time, and may end the
-    /// process. The caller holds no lock.
-    ///
-    /// # Errors
-    /// [`VerbsError::Injected`] if a rule lets the verb fail.
-    #[inline]
-    pub(crate) fn intercept(
-        &self,
-        verb: Verb,
-        device: &str,
-        qpn: Option<Qpn>,
-    ) -> Result<(), VerbsError> {
-        if self.triggers.await_any(HookPoint::Verb) {
-            self.apply_to_verb(verb, device, qpn)
-        } else {
-            Ok(())
-        }
-    }
-
+impl Faults {
     /// Forgets the bytes that a QP has sent.
     pub(crate) fn forget_sent(&self, qpn: Qpn) {
         self.triggers.forget(qpn);
     }
 
-    #[cold]
-    fn apply_to_verb(&self, verb: Verb, device: &str, qpn: Option<Qpn>) -> Result<(), VerbsError> {
-        let verdict = self.triggers.on_verb(self.now(), verb, device, qpn);
-        if let Some(ending) = verdict.end {
-            ending.execute();
-        }
-        if !verdict.slow.is_zero() {
-            if self.is_simulated() {
-                let ns = u64::try_from(verdict.slow.as_nanos()).unwrap_or(u64::MAX);
-                self.move_to(self.now().plus_ns(ns));
-            } else {
-                // The rule asks for a call that lasts, and the caller holds no lock.
-                thread::sleep(verdict.slow);
-            }
-        }
-        match verdict.fail {
-            None => Ok(()),
-            Some((errno, rule)) => Err(VerbsError::Injected {
-                errno: errno.code(),
-                rule,
-            }),
-        }
+    /// Returns the limit of a device: `usual`, or less if a rule demands.
+    pub(crate) fn lowered(&self, hca: &Hca, limit: Limit, usual: u64) -> u64 {
+        let lowered = self.triggers.limit(&hca.config.name, limit);
+        lowered.map_or(usual, |lowered| lowered.min(usual))
     }
 
     /// Lowers the attributes of a device as rules demand.
@@ -82,10 +45,79 @@ impl EngineInner {
         attr.max_mr_size = self.lowered(hca, Limit::MaxMrSize, attr.max_mr_size);
     }
 
-    /// Returns the limit of a device: `usual`, or less if a rule demands.
-    pub(crate) fn lowered(&self, hca: &Hca, limit: Limit, usual: u64) -> u64 {
-        let lowered = self.triggers.limit(&hca.config.name, limit);
-        lowered.map_or(usual, |lowered| lowered.min(usual))
+    /// Counts the payload of packets that a QP sends. Returns a remark for the capture if a rule
+    /// lets the QP fail behind them.
+    #[cold]
+    pub(super) fn fails_after(
+        &self,
+        inner: &QpInner,
+        segments: Segments<'_>,
+        now: Time,
+    ) -> Option<String> {
+        let payload = |segment: &[u8]| match Packet::parse(segment) {
+            Ok(packet) if is_request(&packet) => packet.payload().len() as u64,
+            _ => 0,
+        };
+        let bytes = segments.map(payload).sum();
+        let device = &inner.hca().config.name;
+        let rule = self.triggers.on_sent(now, device, inner.qp_num(), bytes)?;
+        Some(format!("its QP fails ({rule})"))
+    }
+
+    /// Lets a QP that is about to receive withhold its receives as the rules demand.
+    #[cold]
+    pub(super) fn withhold_receives(&self, inner: &QpInner, core: &mut QpCore) {
+        let device = &inner.hca().config.name;
+        let withhold = self.triggers.withholds_receives(device, inner.qp_num());
+        core.qp.withhold_receives(withhold);
+    }
+}
+
+impl Nic {
+    /// Applies the rules for verbs before `verb` has any effect: may take its time, and may end the
+    /// process. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`VerbsError::Injected`] if a rule lets the verb fail.
+    #[inline]
+    pub(crate) fn intercept(
+        &self,
+        verb: Verb,
+        device: &str,
+        qpn: Option<Qpn>,
+    ) -> Result<(), VerbsError> {
+        if self.faults.triggers.await_any(HookPoint::Verb) {
+            self.apply_to_verb(verb, device, qpn)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn apply_to_verb(&self, verb: Verb, device: &str, qpn: Option<Qpn>) -> Result<(), VerbsError> {
+        let verdict = self
+            .faults
+            .triggers
+            .on_verb(self.host.now(), verb, device, qpn);
+        if let Some(ending) = verdict.end {
+            ending.execute();
+        }
+        if !verdict.slow.is_zero() {
+            if self.host.is_simulated() {
+                let ns = u64::try_from(verdict.slow.as_nanos()).unwrap_or(u64::MAX);
+                self.host.move_to(self.host.now().plus_ns(ns));
+            } else {
+                // The rule asks for a call that lasts, and the caller holds no lock.
+                thread::sleep(verdict.slow);
+            }
+        }
+        match verdict.fail {
+            None => Ok(()),
+            Some((errno, rule)) => Err(VerbsError::Injected {
+                errno: errno.code(),
+                rule,
+            }),
+        }
     }
 
     /// Checks that another object does not exceed a limit that a rule has lowered.
@@ -93,7 +125,7 @@ impl EngineInner {
     /// # Errors
     /// [`VerbsError::NoMemory`] if the device has as many objects already.
     pub(crate) fn check_count(&self, hca: &Hca, limit: Limit) -> Result<(), VerbsError> {
-        match self.triggers.limit(&hca.config.name, limit) {
+        match self.faults.triggers.limit(&hca.config.name, limit) {
             Some(most) if self.count_of(hca, limit) >= most => {
                 self.refuse_by_limit(hca, limit);
                 Err(VerbsError::NoMemory(limit.name()))
@@ -113,7 +145,7 @@ impl EngineInner {
         size: u64,
         what: &'static str,
     ) -> Result<(), VerbsError> {
-        match self.triggers.limit(&hca.config.name, limit) {
+        match self.faults.triggers.limit(&hca.config.name, limit) {
             Some(most) if size > most => {
                 self.refuse_by_limit(hca, limit);
                 Err(VerbsError::InvalidArgument(what))
@@ -125,7 +157,7 @@ impl EngineInner {
     /// Checks the sizes of a queue pair against limits that rules have lowered.
     ///
     /// # Errors
-    /// As [`EngineInner::check_size`].
+    /// As [`Nic::check_size`].
     pub(crate) fn check_queue_sizes(&self, hca: &Hca, cap: &QpCap) -> Result<(), VerbsError> {
         for (limit, size, what) in [
             (Limit::MaxQpWr, cap.max_send_wr, "cap.max_send_wr"),
@@ -147,11 +179,11 @@ impl EngineInner {
         let len = len as u64;
         self.check_count(hca, Limit::MaxMr)?;
         self.check_size(hca, Limit::MaxMrSize, len, "length")?;
-        let Some(most) = self.triggers.limit(&hca.config.name, Limit::Memlock) else {
+        let Some(most) = self.faults.triggers.limit(&hca.config.name, Limit::Memlock) else {
             return Ok(());
         };
         let pages = |len: u64| len.div_ceil(PAGE).saturating_mul(PAGE);
-        let mem = self.regions().read(self.now());
+        let mem = self.tables.regions().read(self.host.now());
         let locked = mem.regions_by_key().map(|(_, region)| pages(region.len));
         if locked.fold(pages(len), u64::saturating_add) > most {
             self.refuse_by_limit(hca, Limit::Memlock);
@@ -162,29 +194,30 @@ impl EngineInner {
 
     #[cold]
     fn refuse_by_limit(&self, hca: &Hca, limit: Limit) {
-        self.triggers
-            .note_limit(self.now(), &hca.config.name, limit);
+        self.faults
+            .triggers
+            .note_limit(self.host.now(), &hca.config.name, limit);
     }
 
     /// Returns the number of objects of a device that a limit counts.
     fn count_of(&self, hca: &Hca, limit: Limit) -> u64 {
         match limit {
             Limit::MaxQp => {
-                let qps = self.qps.read();
+                let qps = self.tables.qps.read();
                 let all = qps.iter();
                 all.filter(|qp| std::ptr::eq(qp.hca(), hca)).count() as u64
             }
             Limit::MaxMr => {
-                let domains = self.inventory().domains_of(hca);
-                let mem = self.regions().read(self.now());
+                let domains = self.tables.inventory().domains_of(hca);
+                let mem = self.tables.regions().read(self.host.now());
                 let regions = mem.regions_by_key();
                 regions
                     .filter(|(_, region)| domains.contains(&region.pd.0))
                     .count() as u64
             }
-            Limit::MaxPd => self.inventory().domains_of(hca).len() as u64,
-            Limit::MaxCq => self.inventory().count(hca, "cq "),
-            Limit::MaxSrq => self.inventory().count(hca, "srq "),
+            Limit::MaxPd => self.tables.inventory().domains_of(hca).len() as u64,
+            Limit::MaxCq => self.tables.inventory().count(hca, "cq "),
+            Limit::MaxSrq => self.tables.inventory().count(hca, "srq "),
             _ => 0,
         }
     }
@@ -198,7 +231,7 @@ impl EngineInner {
         core: &mut QpCore,
         reserved: usize,
     ) -> bool {
-        let now = self.now();
+        let now = self.host.now();
         let mut held = core.held.take();
         let considered = held.as_ref().map_or(0, |held| held.considered);
         let new = core
@@ -206,8 +239,9 @@ impl EngineInner {
             .pending_completions()
             .get(considered..)
             .unwrap_or(&[]);
-        if !new.is_empty() && self.triggers.await_any(HookPoint::Completion) {
+        if !new.is_empty() && self.faults.triggers.await_any(HookPoint::Completion) {
             let verdict = self
+                .faults
                 .triggers
                 .on_completions(now, &inner.hca().config.name, new);
             if let Some(index) = verdict.overrun {
@@ -241,52 +275,26 @@ impl EngineInner {
         true
     }
 
-    /// Counts the payload of packets that a QP sends. Returns a remark for the capture if a rule
-    /// lets the QP fail behind them.
-    #[cold]
-    pub(super) fn fails_after(
-        &self,
-        inner: &QpInner,
-        segments: Segments<'_>,
-        now: Time,
-    ) -> Option<String> {
-        let payload = |segment: &[u8]| match Packet::parse(segment) {
-            Ok(packet) if is_request(&packet) => packet.payload().len() as u64,
-            _ => 0,
-        };
-        let bytes = segments.map(payload).sum();
-        let device = &inner.hca().config.name;
-        let rule = self.triggers.on_sent(now, device, inner.qp_num(), bytes)?;
-        Some(format!("its QP fails ({rule})"))
-    }
-
-    /// Lets a QP that is about to receive withhold its receives as the rules demand.
-    #[cold]
-    pub(super) fn withhold_receives(&self, inner: &QpInner, core: &mut QpCore) {
-        let device = &inner.hca().config.name;
-        let withhold = self.triggers.withholds_receives(device, inner.qp_num());
-        core.qp.withhold_receives(withhold);
-    }
-
     /// Records the requests that have found no receive, because a rule withholds them.
     #[cold]
     pub(super) fn note_withheld(&self, inner: &QpInner, core: &mut QpCore) {
         let count = core.qp.take_withheld();
         let device = &inner.hca().config.name;
-        self.triggers
-            .note_withheld(self.now(), device, inner.qp_num(), count);
+        self.faults
+            .triggers
+            .note_withheld(self.host.now(), device, inner.qp_num(), count);
     }
 
     /// Installs the rules that apply at present.
     pub(super) fn replace_triggers(&self, rules: Vec<crate::faults::OpenRule>) {
-        let withheld = self.triggers.await_any(HookPoint::Received);
-        self.triggers.replace(rules);
+        let withheld = self.faults.triggers.await_any(HookPoint::Received);
+        self.faults.triggers.replace(rules);
         if withheld {
             // A QP whose rule has ended gets its receives back. A packet that comes meanwhile finds
             // the new rules, because they were installed before the QP was locked.
-            let qps: Vec<_> = self.qps.read().iter().cloned().collect();
+            let qps: Vec<_> = self.tables.qps.read().iter().cloned().collect();
             for qp in qps {
-                self.withhold_receives(&qp, &mut qp.lock());
+                self.faults.withhold_receives(&qp, &mut qp.lock());
             }
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::sync::Mutex;
 use rocade_transport::{PdTag, QpType};
 
-use super::EngineInner;
+use super::{Nic, Tables};
 use crate::hca::Hca;
 use crate::state::QpInner;
 
@@ -141,17 +141,19 @@ fn end_line(text: &mut String, hca: &Hca) {
     let _ = writeln!(text, " guid={guid:016x}");
 }
 
-impl EngineInner {
+impl Tables {
     /// The objects of the process that are in no other table.
     pub(crate) const fn inventory(&self) -> &Arc<Inventory> {
         &self.inventory
     }
+}
 
+impl Nic {
     /// Returns a line for each object of the process.
     pub(super) fn report_resources(&self) -> String {
         let mut text = String::new();
-        let domains = self.inventory.report(&mut text);
-        for (key, region) in self.regions.read(self.now()).regions_by_key() {
+        let domains = self.tables.inventory.report(&mut text);
+        for (key, region) in self.tables.regions.read(self.host.now()).regions_by_key() {
             let Some(hca) = domains.get(&region.pd.0) else {
                 continue;
             };
@@ -165,12 +167,12 @@ impl EngineInner {
             );
             end_line(&mut text, hca);
         }
-        let qps: Vec<Arc<QpInner>> = self.qps.read().iter().cloned().collect();
+        let qps: Vec<Arc<QpInner>> = self.tables.qps.read().iter().cloned().collect();
         for qp in qps {
             report_qp(&mut text, &qp);
         }
         self.cm().report(|hca, line| {
-            let all = self.hcas.iter().map(|hca| &**hca);
+            let all = self.host.hcas.iter().map(|hca| &**hca);
             for hca in all.filter(|one| hca.is_none_or(|hca| std::ptr::eq(*one, hca))) {
                 text.push_str(line);
                 end_line(&mut text, hca);

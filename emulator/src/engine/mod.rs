@@ -26,6 +26,7 @@ mod inline;
 mod interventions;
 mod inventory;
 mod overrun;
+mod parts;
 mod pending;
 mod poll_policy;
 mod poll_wait;
@@ -43,15 +44,13 @@ mod transmit;
 mod xrc_shared;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::sync::{Mutex, RwLock, rank};
-use crossbeam::utils::CachePadded;
+use crate::sync::Mutex;
 use rocade_transport::cm::CmCounters;
 use rocade_transport::{AddressVector, PdTag, Time};
 use rocade_wire::{Gid, Qpn};
@@ -59,36 +58,28 @@ use rocade_wire::{Gid, Qpn};
 use crate::broker::BrokerLink;
 use crate::clock::Clock;
 use crate::cm::CmHost;
-use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
+use crate::config::{BrokerMode, EngineConfig, Peers};
 use crate::counters::{AtomicCounters, EngineCounters};
 use crate::error::VerbsError;
 use crate::faults::{FaultPlan, FaultReport, FaultRule, Triggers};
-use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
-use crate::journal::{AckJournal, HitTally};
+use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port};
+use crate::journal::HitTally;
 use crate::link::packet_hooks::PacketHooks;
-use crate::link::shm::{self, ShmLink};
 use crate::link::sim::{SimLink, SimNetwork};
 use crate::link::{Link, LinkError, LocalAddr, SocketOwner, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
-use crate::raw::RawPorts;
 use crate::state::{
-    AsyncEvents, DriverArbiter, Groups, LocalEndpoint, NetworkWatch, QpCore, QpInner, QpTable,
-    Routes, ServiceQueue, SrqNumber, SrqNumbers, TxRoute,
+    AsyncEvents, LocalEndpoint, QpCore, QpInner, ServiceQueue, SrqNumber, SrqNumbers, TxRoute,
 };
 use crate::steering::{ProcessSlot, QpnAllocator};
-use crate::xrc_shared::SharedTargets;
 
 pub(crate) use cx::Cx;
 pub(crate) use event_loop::ChannelKind;
-use event_loop::EventLoops;
-use event_wait::EventWaits;
-use hooked::OwnedTxRoute;
-use idle_poll::IdlePolls;
-pub(crate) use inventory::{Inventory, Registration};
+pub(crate) use inventory::Registration;
+pub(crate) use parts::{Attachment, Faults, Host, Links, Observers, Presence, Scheduler, Tables};
 use pending::ServiceContext;
 use resources::ResourceSocket;
-use thread_polls::Polls;
 pub(crate) use thread_polls::note_completions;
 
 /// The emulated hardware of one process.
@@ -97,79 +88,24 @@ pub(crate) use thread_polls::note_completions;
 /// made with the first QP. It ends with its last handle and object.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    inner: Arc<EngineInner>,
+    inner: Arc<Nic>,
 }
 
 /// The ECN bits of a traffic class, and the value ECT(0).
 const ECN: u8 = 3;
 const ECN_CAPABLE: u8 = 2;
 
-/// The attachment of the process to its addresses, made with the first QP.
+/// The emulated hardware: its parts, and what needs several of them.
 #[derive(Debug)]
-struct Attachment {
-    broker: Option<Arc<BrokerLink>>,
-    qp_numbers: QpnAllocator,
-    /// The SRQ numbers, once there is an SRQ.
-    srq_numbers: Option<SrqNumbers>,
-}
-
-#[derive(Debug)]
-pub(crate) struct EngineInner {
-    hcas: Vec<Arc<Hca>>,
-    broker_mode: BrokerMode,
-    link_mode: LinkMode,
-    peers: Peers,
-    reached_peers: reach::ReachedPeers,
-    dcqcn: bool,
-    clock: Clock,
-    regions: MrTable,
-    qps: RwLock<QpTable, rank::Qps>,
-    endpoints: RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints>,
-    /// Held while an endpoint is opened.
-    opening: Mutex<(), rank::EndpointOpening>,
-    routes: Routes,
-    groups: Groups,
-    /// There are datagram QPs, which report the headers of received packets.
-    shows_headers: AtomicBool,
-    frames: RawPorts,
-    shm_links: RwLock<Vec<Arc<ShmLink>>, rank::ShmLinks>,
-    /// Number of `shm_links`, which pollers read without the lock.
-    shm_link_count: AtomicUsize,
-    service_queue: Arc<ServiceQueue>,
-    /// The ACK and connection journal that the broker executes when this process has ended.
-    ack_journal: OnceLock<Arc<AckJournal>>,
-    shared_targets: SharedTargets,
-    network: NetworkWatch,
-    /// The background thread was started.
-    has_background: Mutex<bool, rank::Background>,
-    arbiter: DriverArbiter,
-    /// Written with polls, and therefore on its own cache line.
-    polls: CachePadded<Polls>,
-    idle_polls: IdlePolls,
-    event_waits: EventWaits,
-    event_loops: EventLoops,
-    /// The eventfd by which peers of shared memory links wake the thread that waits for packets.
-    peer_wake_fd: Arc<OwnedFd>,
-    attachment: Mutex<Option<Attachment>, rank::Attachment>,
-    next_pd: AtomicU32,
-    counters: AtomicCounters,
-    publisher: Publisher,
-    inventory: Arc<Inventory>,
-    /// The socket at which other processes read the inventory, in a sysfs view.
-    resources: OnceLock<Arc<ResourceSocket>>,
-    cm: CmHost,
-    hooks: PacketHooks<OwnedTxRoute>,
-    /// All fault rules, and their times.
-    plan: FaultPlan,
-    /// The fault rules that wait for an occasion.
-    triggers: Triggers,
-    /// Held while the rules of the plan are installed.
-    refreshing: Mutex<(), rank::FaultRefresh>,
-    /// The opened devices, for events of ports and devices.
-    opened: Mutex<Vec<Weak<AsyncEvents>>>,
-    /// The simulated network, in a simulation.
-    sim: Option<Arc<SimNetwork>>,
-    random: Randomness,
+pub(crate) struct Nic {
+    pub(crate) host: Host,
+    pub(crate) presence: Presence,
+    pub(crate) tables: Tables,
+    pub(crate) links: Links,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) observers: Observers,
+    pub(crate) faults: Faults,
+    pub(crate) cm: CmHost,
 }
 
 impl Engine {
@@ -203,49 +139,29 @@ impl Engine {
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
             .collect();
         Ok(Self {
-            inner: Arc::new(EngineInner {
-                hcas,
-                broker_mode: config.broker,
-                link_mode: config.link,
-                peers: config.peers,
-                reached_peers: reach::ReachedPeers::default(),
-                dcqcn: config.dcqcn,
-                clock,
-                regions: MrTable::new(),
-                qps: RwLock::default(),
-                endpoints: RwLock::default(),
-                opening: Mutex::default(),
-                routes: Routes::default(),
-                groups: Groups::default(),
-                shows_headers: AtomicBool::new(false),
-                frames: RawPorts::default(),
-                shm_links: RwLock::default(),
-                shm_link_count: AtomicUsize::new(0),
-                service_queue: Arc::new(ServiceQueue::new(Arc::new(shm::wake_fd()?))),
-                ack_journal: OnceLock::new(),
-                shared_targets: SharedTargets::default(),
-                network: NetworkWatch::default(),
-                has_background: Mutex::new(false),
-                arbiter: DriverArbiter::new(),
-                polls: CachePadded::default(),
-                idle_polls: IdlePolls::default(),
-                event_waits: EventWaits::default(),
-                event_loops: EventLoops::default(),
-                peer_wake_fd: Arc::new(shm::wake_fd()?),
-                attachment: Mutex::new(None),
-                next_pd: AtomicU32::new(1),
-                counters: AtomicCounters::default(),
-                publisher: Publisher::default(),
-                inventory: Arc::default(),
-                resources: OnceLock::new(),
+            inner: Arc::new(Nic {
+                host: Host {
+                    hcas,
+                    broker_mode: config.broker,
+                    link_mode: config.link,
+                    peers: config.peers,
+                    reached_peers: reach::ReachedPeers::default(),
+                    dcqcn: config.dcqcn,
+                    clock,
+                    sim,
+                    random,
+                },
+                presence: Presence::default(),
+                tables: Tables::default(),
+                links: Links::new(hooks),
+                scheduler: Scheduler::new()?,
+                observers: Observers::default(),
+                faults: Faults {
+                    plan,
+                    triggers,
+                    refreshing: Mutex::default(),
+                },
                 cm: CmHost::default(),
-                hooks,
-                plan,
-                triggers,
-                refreshing: Mutex::default(),
-                opened: Mutex::default(),
-                sim,
-                random,
             }),
         })
     }
@@ -253,41 +169,56 @@ impl Engine {
     /// The devices, in the order of the configuration, without those that a rule has removed.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        self.inner.present_hcas().map(|hca| hca.info()).collect()
+        self.inner
+            .host
+            .present_hcas()
+            .map(|hca| hca.info())
+            .collect()
     }
 
     /// The attributes of these devices, in the same order.
     #[must_use]
     pub fn facts(&self) -> Vec<DeviceFacts> {
-        self.inner.present_hcas().map(|hca| hca.facts()).collect()
+        self.inner
+            .host
+            .present_hcas()
+            .map(|hca| hca.facts())
+            .collect()
     }
 
     /// Keeps the counter files of the devices up to date, with state and GIDs of their ports. The
     /// files are `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*` below `dir`, and must
     /// exist.
     pub fn publish_counters(&self, dir: PathBuf) {
-        self.inner.publisher.start(dir, &self.inner.hcas);
+        self.inner
+            .observers
+            .publisher
+            .start(dir, &self.inner.host.hcas);
     }
 
     /// The device of that name.
     pub(crate) fn hca(&self, name: &str) -> Option<&Arc<Hca>> {
-        self.inner.hcas.iter().find(|hca| hca.config.name == name)
+        self.inner
+            .host
+            .hcas
+            .iter()
+            .find(|hca| hca.config.name == name)
     }
 
-    pub(crate) const fn inner(&self) -> &Arc<EngineInner> {
+    pub(crate) const fn inner(&self) -> &Arc<Nic> {
         &self.inner
     }
 
     /// Returns the statistics of the engine.
     #[must_use]
     pub fn counters(&self) -> EngineCounters {
-        self.inner.counters.with(&self.inner.hcas)
+        self.inner.observers.counters.with(&self.inner.host.hcas)
     }
 
     /// Returns what the fault rules have done: how often, when, and to which object.
     #[must_use]
     pub fn fault_report(&self) -> FaultReport {
-        self.inner.plan.tally().report()
+        self.inner.faults.plan.tally().report()
     }
 
     /// Returns the counters of the connection manager.
@@ -297,11 +228,7 @@ impl Engine {
     }
 }
 
-impl EngineInner {
-    fn count(&self, counter: impl FnOnce(&AtomicCounters) -> &AtomicU64) {
-        counter(&self.counters).fetch_add(1, Ordering::Relaxed);
-    }
-
+impl Host {
     /// Returns 32 random bits.
     pub(crate) fn random_word(&self) -> u32 {
         self.random.word()
@@ -320,15 +247,6 @@ impl EngineInner {
         &self.clock
     }
 
-    pub(crate) const fn regions(&self) -> &MrTable {
-        &self.regions
-    }
-
-    /// Returns the QP of this number, if there is one.
-    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpInner>> {
-        self.qps.read().get(qpn).cloned()
-    }
-
     /// The peers that may communicate with this process.
     pub(crate) const fn peers(&self) -> &Peers {
         &self.peers
@@ -338,15 +256,79 @@ impl EngineInner {
     pub(crate) const fn controls_congestion(&self) -> bool {
         self.dcqcn
     }
+}
+
+impl Presence {
+    pub(crate) fn release_qp_num(&self, qpn: Qpn) {
+        if let Some(attachment) = &mut *self.attachment.lock() {
+            attachment.qp_numbers.release(qpn);
+        }
+    }
+
+    fn broker_link(&self) -> Option<Arc<BrokerLink>> {
+        self.attachment
+            .lock()
+            .as_ref()
+            .and_then(|attachment| attachment.broker.clone())
+    }
+}
+
+impl Tables {
+    pub(crate) const fn regions(&self) -> &MrTable {
+        &self.regions
+    }
+
+    /// Returns the QP of this number, if there is one.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpInner>> {
+        self.qps.read().get(qpn).cloned()
+    }
 
     pub(crate) fn next_pd(&self) -> PdTag {
         PdTag(self.next_pd.fetch_add(1, Ordering::Relaxed))
     }
 
+    pub(crate) fn add_qp(&self, qp: Arc<QpInner>) {
+        self.qps.write().insert(qp);
+    }
+}
+
+impl Links {
+    /// The addresses of the groups that a QP is attached to.
+    pub(crate) fn groups_of(&self, qpn: Qpn) -> Vec<String> {
+        self.groups.of(qpn)
+    }
+}
+
+impl Scheduler {
+    /// Records that the application polls a CQ.
+    #[inline]
+    pub(crate) fn polled(&self) {
+        self.arbiter.note_poll();
+    }
+
+    fn wake_background(&self) {
+        self.service_queue.wake_thread();
+        // A sleeping poller may wait for the same change.
+        self.service_queue.sleepers().wake_all();
+    }
+
+    /// The work queue of the background thread.
+    pub(crate) const fn service_queue(&self) -> &Arc<ServiceQueue> {
+        &self.service_queue
+    }
+}
+
+impl Observers {
+    fn count(&self, counter: impl FnOnce(&AtomicCounters) -> &AtomicU64) {
+        counter(&self.counters).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Nic {
     /// Allocates a QP number. The first one attaches to the broker.
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
         self.with_attachment(|attachment| {
-            let pick = |count| self.random.below(count);
+            let pick = |count| self.host.random.below(count);
             attachment.qp_numbers.allocate_with(pick)
         })?
         .ok_or(VerbsError::NoMemory("QP numbers"))
@@ -365,12 +347,6 @@ impl EngineInner {
         Ok(endpoint)
     }
 
-    pub(crate) fn release_qp_num(&self, qpn: Qpn) {
-        if let Some(attachment) = &mut *self.attachment.lock() {
-            attachment.qp_numbers.release(qpn);
-        }
-    }
-
     /// Allocates an SRQ number, which no other process on the addresses has. The first number
     /// attaches to the broker.
     pub(crate) fn allocate_srq_num(self: &Arc<Self>) -> Result<SrqNumber, VerbsError> {
@@ -387,7 +363,7 @@ impl EngineInner {
         self: &Arc<Self>,
         f: impl FnOnce(&mut Attachment) -> R,
     ) -> Result<R, VerbsError> {
-        let mut attachment = self.attachment.lock();
+        let mut attachment = self.presence.attachment.lock();
         let attachment = match &mut *attachment {
             Some(attachment) => attachment,
             none => none.insert(self.attach()?),
@@ -396,21 +372,26 @@ impl EngineInner {
     }
 
     fn attach(self: &Arc<Self>) -> Result<Attachment, VerbsError> {
-        let attachment = match &self.broker_mode {
+        let attachment = match &self.host.broker_mode {
             BrokerMode::Embedded => Attachment {
                 broker: None,
                 qp_numbers: QpnAllocator::new(ProcessSlot::EMBEDDED),
                 srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
-                let own_rules = self.plan.own_rules().iter().map(FaultRule::to_string);
+                let own_rules = self
+                    .faults
+                    .plan
+                    .own_rules()
+                    .iter()
+                    .map(FaultRule::to_string);
                 let broker = BrokerLink::connect(config, own_rules.collect())?;
                 self.take_faults(&broker);
                 self.share(&broker);
                 if let Some(ack_journal) = broker.client().journal() {
-                    self.keep_fault_report(&ack_journal);
+                    self.faults.keep_fault_report(&ack_journal);
                     // There is only one attachment, so this succeeds.
-                    let _ = self.ack_journal.set(ack_journal);
+                    let _ = self.presence.ack_journal.set(ack_journal);
                 }
                 let qp_numbers = QpnAllocator::new(broker.slot());
                 Attachment {
@@ -420,10 +401,10 @@ impl EngineInner {
                 }
             }
         };
-        self.hooks.start();
+        self.links.hooks.start();
         self.start_background()?;
         // The background thread may run already, and has more to wait for.
-        self.wake_background();
+        self.scheduler.wake_background();
         ack_durability::release_at_exit(self);
         Ok(attachment)
     }
@@ -431,23 +412,25 @@ impl EngineInner {
     /// Installs the broker's current fault rules if they have changed.
     fn take_faults(&self, broker: &BrokerLink) {
         if let Some(update) = broker.client().take_faults() {
-            let (ids, rules) = update.rules_with(self.plan.own_rules());
+            let (ids, rules) = update.rules_with(self.faults.plan.own_rules());
             let ack_journal = broker.client().journal();
             let hit_counter = ack_journal
                 .map(|ack_journal| HitTally::new(ack_journal, update.generation, ids) as _);
             tracing::info!(rules = rules.len(), "installing fault rules");
-            self.plan.replace(rules, hit_counter, self.now());
+            self.faults
+                .plan
+                .replace(rules, hit_counter, self.host.now());
             self.refresh_faults();
         }
     }
 
     /// Starts the background thread if there is none yet. A simulation has none.
     fn start_background(self: &Arc<Self>) -> io::Result<()> {
-        let mut started = self.has_background.lock();
-        if !*started && self.sim.is_none() {
-            if self.publisher.is_on() {
+        let mut started = self.scheduler.has_background.lock();
+        if !*started && self.host.sim.is_none() {
+            if self.observers.publisher.is_on() {
                 match ResourceSocket::open() {
-                    Ok(socket) => drop(self.resources.set(Arc::new(socket))),
+                    Ok(socket) => drop(self.observers.resources.set(Arc::new(socket))),
                     Err(error) => {
                         tracing::debug!(%error, "failed to listen: `rdma resource` does not show the objects of this process")
                     }
@@ -459,24 +442,20 @@ impl EngineInner {
         Ok(())
     }
 
-    pub(crate) fn add_qp(&self, qp: Arc<QpInner>) {
-        self.qps.write().insert(qp);
-    }
-
     /// Removes a QP that was alive.
     pub(crate) fn end_qp(&self, inner: &QpInner) {
         let qpn = inner.qp_num();
-        self.triggers.forget(qpn);
+        self.faults.triggers.forget(qpn);
         // Dropped after the lock is released, because it may be the last reference except the
         // caller's.
-        let removed = self.qps.write().remove(qpn);
+        let removed = self.tables.qps.write().remove(qpn);
         drop(removed);
         self.leave_groups(qpn);
         self.end_flows(inner);
         self.flush_before_close(inner);
         inner.stop();
-        self.regions.free_windows_of(qpn);
-        self.release_qp_num(qpn);
+        self.tables.regions.free_windows_of(qpn);
+        self.presence.release_qp_num(qpn);
         inner.release_queues();
     }
 
@@ -488,27 +467,27 @@ impl EngineInner {
                 .find(|endpoint| endpoint.link.local_addr() == local)
                 .cloned()
         };
-        if let Some(endpoint) = find(&self.endpoints.read()) {
+        if let Some(endpoint) = find(&self.links.endpoints.read()) {
             return Ok(endpoint);
         }
         // One thread at a time opens links, because the broker may take long. The other threads go
         // on receiving meanwhile.
-        let _opening = self.opening.lock();
-        if let Some(endpoint) = find(&self.endpoints.read()) {
+        let _opening = self.links.opening.lock();
+        if let Some(endpoint) = find(&self.links.endpoints.read()) {
             return Ok(endpoint);
         }
-        let link: Box<dyn Link> = match (&self.sim, self.broker_link()) {
+        let link: Box<dyn Link> = match (&self.host.sim, self.presence.broker_link()) {
             (Some(network), _) => Box::new(SimLink::new(local, Arc::clone(network))),
             (None, None) => Box::new(self.with_marks(bind_alone(local)?)),
             (None, Some(broker)) => Box::new(self.with_marks(broker.open(local)??)),
         };
-        let mut hcas = self.hcas.iter();
+        let mut hcas = self.host.hcas.iter();
         let hca = hcas.find(|hca| hca.has_address(local.ip()));
         let endpoint = Arc::new(LocalEndpoint::new(link, hca.cloned()));
-        self.endpoints.write().push(Arc::clone(&endpoint));
+        self.links.endpoints.write().push(Arc::clone(&endpoint));
         // The background thread has one more descriptor to wait for, and so has an event loop.
-        self.close_loop();
-        self.wake_background();
+        self.scheduler.close_loop();
+        self.scheduler.wake_background();
         Ok(endpoint)
     }
 
@@ -555,7 +534,7 @@ impl EngineInner {
         let shm_link = self.shm_link_to(&endpoint, dest, to);
         let mut av = *av;
         //= ENC-10
-        if self.controls_congestion() && av.traffic_class & ECN == 0 {
+        if self.host.controls_congestion() && av.traffic_class & ECN == 0 {
             // Lets the network mark the packets instead of dropping them.
             av.traffic_class |= ECN_CAPABLE;
         }
@@ -565,10 +544,10 @@ impl EngineInner {
 
     /// Makes a link report the header fields of received packets, if they are needed.
     fn with_marks(&self, link: UdpLink) -> UdpLink {
-        if self.shows_headers.load(Ordering::Acquire) {
+        if self.links.shows_headers.load(Ordering::Acquire) {
             // If the system does not report them, datagram QPs report defaults.
             let _ = link.report_headers();
-        } else if self.dcqcn {
+        } else if self.host.dcqcn {
             // If the system does not report them, there are no CE marks.
             let _ = link.set_receive_tos(true);
         }
@@ -578,17 +557,17 @@ impl EngineInner {
     /// Makes datagram QPs report the headers of packets from now on.
     //= UD-08
     pub(crate) fn show_headers(&self) {
-        if self.shows_headers.load(Ordering::Acquire) {
+        if self.links.shows_headers.load(Ordering::Acquire) {
             return;
         }
-        let _opening = self.opening.lock();
-        for endpoint in self.endpoints.read().iter() {
+        let _opening = self.links.opening.lock();
+        for endpoint in self.links.endpoints.read().iter() {
             if let Err(error) = endpoint.link.report_headers() {
                 tracing::debug!(%error, "failed to enable header reports: datagrams show default headers");
             }
         }
         // Set last, because a thread that sees it does not wait for the links.
-        self.shows_headers.store(true, Ordering::Release);
+        self.links.shows_headers.store(true, Ordering::Release);
     }
 
     /// Attaches a QP of a port of `hca` to a multicast group. Attaching twice has no further
@@ -600,104 +579,82 @@ impl EngineInner {
         qpn: Qpn,
     ) -> Result<(), VerbsError> {
         let at = (hca, port);
-        if self.groups.attach(&self.endpoints, at, group, qpn)? {
+        if self
+            .links
+            .groups
+            .attach(&self.links.endpoints, at, group, qpn)?
+        {
             // The background thread has one more descriptor to wait for, and so has an event loop.
-            self.close_loop();
-            self.wake_background();
+            self.scheduler.close_loop();
+            self.scheduler.wake_background();
         }
         Ok(())
     }
 
     /// Detaches a QP. Returns false if it was not attached.
     pub(crate) fn detach_from_group(&self, hca: &Arc<Hca>, group: Gid, qpn: Qpn) -> bool {
-        let left = self.groups.detach(&self.endpoints, hca, group, qpn);
+        let left = self
+            .links
+            .groups
+            .detach(&self.links.endpoints, hca, group, qpn);
         if left == Some(true) {
             // The background thread still waits for the socket, and keeps it open until it is
             // woken. So may an event loop.
-            self.close_loop();
-            self.wake_background();
+            self.scheduler.close_loop();
+            self.scheduler.wake_background();
         }
         left.is_some()
     }
 
-    /// The addresses of the groups that a QP is attached to.
-    pub(crate) fn groups_of(&self, qpn: Qpn) -> Vec<String> {
-        self.groups.of(qpn)
-    }
-
     /// Detaches a QP that ends from all groups.
     fn leave_groups(&self, qpn: Qpn) {
-        if self.groups.forget(&self.endpoints, qpn) {
-            self.close_loop();
-            self.wake_background();
+        if self.links.groups.forget(&self.links.endpoints, qpn) {
+            self.scheduler.close_loop();
+            self.scheduler.wake_background();
         }
     }
 
     /// Subscribes an opened device to changes of its interfaces. There are no events if no device
     /// has an interface, or if the system does not report changes.
     pub(crate) fn watch_network(self: &Arc<Self>, events: &Arc<AsyncEvents>) {
-        let any = self.hcas.iter().any(|hca| hca.has_interface());
-        if any && self.network.subscribe(events, &self.hcas) {
-            self.publisher.note_network();
+        let any = self.host.hcas.iter().any(|hca| hca.has_interface());
+        if any && self.observers.network.subscribe(events, &self.host.hcas) {
+            self.observers.publisher.note_network();
             if let Err(error) = self.start_background() {
                 tracing::warn!(
                     "failed to watch network interfaces, there will be no events: {error}"
                 );
             }
-            self.wake_background();
+            self.scheduler.wake_background();
         }
     }
 
     /// Schedules an update of the counter files after traffic.
     #[inline]
     fn count_traffic(&self) {
-        if self.publisher.is_clean()
-            && let Some(due) = self.publisher.note_traffic()
+        if self.observers.publisher.is_clean()
+            && let Some(due) = self.observers.publisher.note_traffic()
         {
-            self.service_queue.wake_thread_by(due);
+            self.scheduler.service_queue.wake_thread_by(due);
         }
-    }
-
-    /// Records that the application polls a CQ.
-    #[inline]
-    pub(crate) fn polled(&self) {
-        self.arbiter.note_poll();
     }
 
     /// Records that the application stops polling, and lets the background thread take over.
     pub(crate) fn leave_inline(&self) {
         self.serve(ServiceContext::Poll);
-        if self.arbiter.note_app_sleep() {
-            self.wake_background();
+        if self.scheduler.arbiter.note_app_sleep() {
+            self.scheduler.wake_background();
         }
-    }
-
-    fn wake_background(&self) {
-        self.service_queue.wake_thread();
-        // A sleeping poller may wait for the same change.
-        self.service_queue.sleepers().wake_all();
-    }
-
-    /// The work queue of the background thread.
-    pub(crate) const fn service_queue(&self) -> &Arc<ServiceQueue> {
-        &self.service_queue
     }
 
     /// Calls `f` with a locked QP, if it exists.
     fn with_qp(&self, qpn: Qpn, f: impl FnOnce(&QpInner, &mut QpCore, &MemGuard<'_>)) {
-        let Some(inner) = self.qps.read().get(qpn).cloned() else {
+        let Some(inner) = self.tables.qps.read().get(qpn).cloned() else {
             return;
         };
-        let mem = self.regions().read(self.now());
+        let mem = self.tables.regions().read(self.host.now());
         let mut core = inner.lock();
         f(&inner, &mut core, &mem);
-    }
-
-    fn broker_link(&self) -> Option<Arc<BrokerLink>> {
-        self.attachment
-            .lock()
-            .as_ref()
-            .and_then(|attachment| attachment.broker.clone())
     }
 }
 
@@ -718,10 +675,10 @@ fn bind_alone(local: LocalAddr) -> Result<UdpLink, LinkError> {
     UdpLink::bind(local)
 }
 
-impl Drop for EngineInner {
+impl Drop for Nic {
     fn drop(&mut self) {
         // The background thread finds that the engine is gone.
-        self.wake_background();
+        self.scheduler.wake_background();
     }
 }
 

@@ -9,29 +9,30 @@ use std::sync::Arc;
 
 use rocade_transport::TransmitTrigger;
 
-use super::EngineInner;
+use super::Nic;
 use super::cx::Cx;
 use crate::memory::MemGuard;
 use crate::state::{QpCore, QpInner};
 
-impl EngineInner {
+impl Nic {
     /// Moves the QPs of all overrun CQs to ERR. Repeats, because their flushed work requests may be
     /// lost as well, in this CQ or in others.
     //= CQ-02
     pub(super) fn fail_qps_of_overrun_cqs(&self) {
         loop {
-            let cqs = self.service_queue.take_overrun();
+            let cqs = self.scheduler.service_queue.take_overrun();
             if cqs.is_empty() {
                 return;
             }
             let qps: Vec<_> = self
+                .tables
                 .qps
                 .read()
                 .iter()
                 .filter(|qp| cqs.iter().any(|cq| qp.completes_to(cq)))
                 .cloned()
                 .collect();
-            let now = self.now();
+            let now = self.host.now();
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
                     // What the QP has received before is acknowledged, if there is space to report
@@ -52,7 +53,7 @@ impl EngineInner {
     }
 
     fn with_live(&self, qp: &Arc<QpInner>, f: impl FnOnce(&mut QpCore, &MemGuard<'_>)) {
-        let mem = self.regions().read(self.now());
+        let mem = self.tables.regions().read(self.host.now());
         let mut core = qp.lock();
         if qp.is_alive() {
             f(&mut core, &mem);

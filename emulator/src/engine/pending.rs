@@ -17,8 +17,8 @@ use std::sync::Arc;
 use rocade_transport::{DELAYED_ACK_NS, Time, TransmitTrigger};
 use rocade_wire::Qpn;
 
-use super::EngineInner;
 use super::cx::Cx;
+use super::{Nic, Scheduler};
 use crate::memory::MemGuard;
 use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
 use crate::tuning::{MAX_CHAIN, MAX_DELAYED_ACK_QPS, POST_FLUSH_NS};
@@ -33,7 +33,7 @@ pub(super) enum ServiceContext {
     IdlePoll(u64),
 }
 
-impl EngineInner {
+impl Scheduler {
     /// Puts a QP on a ready list.
     pub(super) fn enqueue(&self, qpn: Qpn, core: &mut QpCore, reason: ServiceReason, now: Time) {
         if core.tx.queued.insert(reason)
@@ -45,20 +45,34 @@ impl EngineInner {
         }
     }
 
+    /// Returns true if one more QP may delay ACKs.
+    pub(super) fn can_delay_more_acks(&self) -> bool {
+        self.service_queue.count(ServiceReason::DelayedAck) < MAX_DELAYED_ACK_QPS
+    }
+
+    /// Adds a timer entry: the QP's timer expires at `at` or later.
+    pub(super) fn arm_timer(&self, at: Time, qpn: Qpn) {
+        if self.service_queue.enqueue_timer(qpn, at) {
+            self.wake_background();
+        }
+    }
+}
+
+impl Nic {
     /// Serves the QPs that are due in this context.
     #[inline]
     pub(super) fn serve(&self, context: ServiceContext) {
-        let waits = |reason| self.service_queue.count(reason) > 0;
+        let waits = |reason| self.scheduler.service_queue.count(reason) > 0;
         match context {
             ServiceContext::Poll => {
-                if self.service_queue.woken() > 0 {
+                if self.scheduler.service_queue.woken() > 0 {
                     self.resume_woken(Caller::Application);
                 }
                 if waits(ServiceReason::BatchedPost) {
                     self.send_posts(Caller::Application);
                 }
                 if waits(ServiceReason::TxBlocked) {
-                    self.service_queue.note_inline_retry();
+                    self.scheduler.service_queue.note_inline_retry();
                     self.retry_backlogs(Caller::Application);
                 }
             }
@@ -71,11 +85,11 @@ impl EngineInner {
     /// Serves the QPs that are due although the application does nothing. Returns true if an ACK
     /// is still held.
     pub(super) fn serve_in_background(&self) -> bool {
-        if self.service_queue.woken() > 0 {
+        if self.scheduler.service_queue.woken() > 0 {
             self.resume_woken(Caller::Background);
         }
-        let tried = self.service_queue.take_inline_retry();
-        if !tried || self.arbiter.is_asleep() {
+        let tried = self.scheduler.service_queue.take_inline_retry();
+        if !tried || self.scheduler.arbiter.is_asleep() {
             self.retry_backlogs(Caller::Background);
         }
         let holds_ack = self.release_acks(DELAYED_ACK_NS, Caller::Background);
@@ -86,13 +100,13 @@ impl EngineInner {
     /// Waits until the posts with completions to `cq` that found no space or no route are sent. The
     /// wait is bounded, because a peer need not make space.
     pub(crate) fn wait_for_posts(&self, cq: &Arc<CqInner>) {
-        let until = self.now().plus_ns(POST_FLUSH_NS);
+        let until = self.host.now().plus_ns(POST_FLUSH_NS);
         // On a busy machine the background thread may be late.
         self.resolve_new_routes();
         let waits = |qp: &Arc<QpInner>| {
             qp.completes_to(cq) && (qp.lock().tx.has_backlog() || qp.waits_for_space())
         };
-        while self.qps.read().iter().any(waits) && self.now() < until {
+        while self.tables.qps.read().iter().any(waits) && self.host.now() < until {
             self.serve(ServiceContext::Poll);
             std::thread::yield_now();
         }
@@ -104,8 +118,8 @@ impl EngineInner {
         reason: ServiceReason,
         mut stays: impl FnMut(&QpInner, &mut QpCore, &MemGuard<'_>) -> bool,
     ) {
-        for _ in 0..self.service_queue.count(reason) {
-            let Some(qpn) = self.service_queue.next_ready(reason) else {
+        for _ in 0..self.scheduler.service_queue.count(reason) {
+            let Some(qpn) = self.scheduler.service_queue.next_ready(reason) else {
                 return;
             };
             let mut is_done = true;
@@ -119,7 +133,7 @@ impl EngineInner {
                 }
             });
             if is_done {
-                self.service_queue.remove_qp(qpn, reason);
+                self.scheduler.service_queue.remove_qp(qpn, reason);
             }
         }
     }
@@ -128,10 +142,10 @@ impl EngineInner {
     #[cold]
     fn resume_woken(&self, caller: Caller) {
         for _ in 0..MAX_CHAIN {
-            let Some(qpn) = self.service_queue.take_woken() else {
+            let Some(qpn) = self.scheduler.service_queue.take_woken() else {
                 return;
             };
-            let now = self.now();
+            let now = self.host.now();
             self.with_qp(qpn, |inner, core, mem| {
                 self.flush_outputs(inner, core, TransmitTrigger::Other, Cx { now, caller, mem });
             });
@@ -140,7 +154,7 @@ impl EngineInner {
 
     pub(super) fn retry_backlogs(&self, caller: Caller) {
         self.visit_ready(ServiceReason::TxBlocked, |inner, core, mem| {
-            let now = self.now();
+            let now = self.host.now();
             self.resend_backlog(inner, core, Cx { now, caller, mem });
             core.tx.has_backlog() || inner.waits_for_space()
         });
@@ -148,10 +162,15 @@ impl EngineInner {
 
     /// Sends the ACKs that were delayed for `held_ns` or longer. Returns true if others remain.
     fn release_acks(&self, held_ns: u64, caller: Caller) -> bool {
-        if self.service_queue.count(ServiceReason::DelayedAck) == 0 {
+        if self
+            .scheduler
+            .service_queue
+            .count(ServiceReason::DelayedAck)
+            == 0
+        {
             return false;
         }
-        let now = self.now();
+        let now = self.host.now();
         let mut remain = false;
         self.visit_ready(ServiceReason::DelayedAck, |inner, core, mem| {
             let since = core.qp.coalescer().held_since();
@@ -171,7 +190,7 @@ impl EngineInner {
 
     /// Transmits batched posts. The background thread transmits only those that are overdue.
     fn send_posts(&self, caller: Caller) {
-        let now = self.now();
+        let now = self.host.now();
         self.visit_ready(ServiceReason::BatchedPost, |inner, core, mem| {
             let coalescer = core.qp.coalescer_mut();
             if coalescer.has_batched_posts() {
@@ -197,30 +216,27 @@ impl EngineInner {
             || core.qp.config().qp_type.is_dynamic() && core.tx.peer_routes_use_socket();
         let waits = calls && core.qp.should_batch(now, bytes);
         if waits {
-            self.enqueue(qpn, core, ServiceReason::BatchedPost, now);
+            self.scheduler
+                .enqueue(qpn, core, ServiceReason::BatchedPost, now);
         }
         waits
-    }
-
-    /// Returns true if one more QP may delay ACKs.
-    pub(super) fn can_delay_more_acks(&self) -> bool {
-        self.service_queue.count(ServiceReason::DelayedAck) < MAX_DELAYED_ACK_QPS
     }
 
     /// Fires the timers that are due. The awaited packet may be in the socket already, so this
     /// receives first.
     pub(super) fn fire_timers(&self) {
         if self
+            .scheduler
             .service_queue
             .next_timer()
-            .is_none_or(|at| at > self.now())
+            .is_none_or(|at| at > self.host.now())
         {
             return;
         }
         self.receive_all();
         self.receive_all_unpublished();
-        let now = self.now();
-        while let Some(qpn) = self.service_queue.take_timer(now) {
+        let now = self.host.now();
+        while let Some(qpn) = self.scheduler.service_queue.take_timer(now) {
             self.with_qp(qpn, |inner, core, mem| {
                 core.tx.take_timer();
                 if core.qp.next_timeout().is_some_and(|at| at <= now) {
@@ -234,16 +250,9 @@ impl EngineInner {
 
     /// Raises the moderated completion events that are due.
     pub(super) fn raise_moderated(&self) {
-        let now = self.now();
-        for cq in self.service_queue.take_events(now) {
+        let now = self.host.now();
+        for cq in self.scheduler.service_queue.take_events(now) {
             cq.raise_due_event(now);
-        }
-    }
-
-    /// Adds a timer entry: the QP's timer expires at `at` or later.
-    pub(super) fn arm_timer(&self, at: Time, qpn: Qpn) {
-        if self.service_queue.enqueue_timer(qpn, at) {
-            self.wake_background();
         }
     }
 }

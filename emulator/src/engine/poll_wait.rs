@@ -15,7 +15,7 @@ use rocade_transport::Time;
 
 use super::event_wait::PEERS;
 use super::pending::ServiceContext;
-use super::{Engine, EngineInner};
+use super::{Engine, Nic};
 use crate::memory::are_faults_blocked;
 use crate::state::{Activity, Caller, Follower, Place, Sleeper};
 use crate::sys::PollSet;
@@ -39,7 +39,7 @@ impl Engine {
         let engine = &*self.inner;
         let until = timeout.map(|timeout| {
             let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-            engine.now().plus_ns(ns)
+            engine.host.now().plus_ns(ns)
         });
         let mut wait = DescriptorWait { engine, fds, until };
         let result = loop {
@@ -49,13 +49,13 @@ impl Engine {
                 Err(error) => break Err(error),
             }
         };
-        engine.service_queue.sleepers().hand_over();
+        engine.scheduler.service_queue.sleepers().hand_over();
         result
     }
 }
 
 struct DescriptorWait<'a> {
-    engine: &'a EngineInner,
+    engine: &'a Nic,
     fds: &'a mut [pollfd],
     until: Option<Time>,
 }
@@ -65,15 +65,20 @@ impl DescriptorWait<'_> {
     /// time is not over.
     fn step(&mut self) -> io::Result<Option<usize>> {
         let engine = self.engine;
-        let polled_until = &engine.event_waits.polled_until;
-        let others_poll = engine.now().as_ns() < polled_until.load(Ordering::Relaxed);
+        let polled_until = &engine.scheduler.event_waits.polled_until;
+        let others_poll = engine.host.now().as_ns() < polled_until.load(Ordering::Relaxed);
         // If faults are blocked, the kernel would copy for this thread, which is slower.
-        if engine.sim.is_some() || others_poll || are_faults_blocked() {
+        if engine.host.sim.is_some() || others_poll || are_faults_blocked() {
             return self.leave_to_others();
         }
         engine.serve(ServiceContext::Poll);
         engine.serve(ServiceContext::IdlePoll(0));
-        match engine.service_queue.sleepers().begin_watch_or_follow() {
+        match engine
+            .scheduler
+            .service_queue
+            .sleepers()
+            .begin_watch_or_follow()
+        {
             Some(Place::Watcher(sleeper, from_background)) => {
                 let result = self.watch(sleeper, from_background);
                 engine.resume_loop();
@@ -94,12 +99,12 @@ impl DescriptorWait<'_> {
 
     fn watch(&mut self, sleeper: Sleeper, from_background: bool) -> io::Result<Option<usize>> {
         let engine = self.engine;
-        engine.polled();
+        engine.scheduler.polled();
         if from_background {
             // It ignores packets from now on, and looks after this thread.
-            engine.service_queue.wake_thread();
+            engine.scheduler.service_queue.wake_thread();
         }
-        let is_quiet = engine.service_queue.woken() == 0 && engine.announce_sleep();
+        let is_quiet = engine.scheduler.service_queue.woken() == 0 && engine.links.announce_sleep();
         if !is_quiet {
             engine.end_watch(sleeper);
             return self.receive();
@@ -113,10 +118,10 @@ impl DescriptorWait<'_> {
         engine.note_pollers(before);
         woken?;
         if set.is_ready(PEERS) {
-            engine.clear_peer_wake();
+            engine.scheduler.clear_peer_wake();
         }
         if (PEERS..own).any(|index| set.is_ready(index)) {
-            engine.polled();
+            engine.scheduler.polled();
             return self.receive();
         }
         Ok(self.results(&set, own))
@@ -124,13 +129,17 @@ impl DescriptorWait<'_> {
 
     fn follow(&mut self, follower: Follower) -> io::Result<Option<usize>> {
         // The background thread need not wake for this, because another thread watches.
-        self.engine.arbiter.note_app_sleep();
+        self.engine.scheduler.arbiter.note_app_sleep();
         let mut set = PollSet::default();
         set.add(follower.wake_fd());
         let own = set.len();
         set.extend(self.fds);
         let woken = set.wait_uncancelled(self.left());
-        self.engine.service_queue.sleepers().end_following(follower);
+        self.engine
+            .scheduler
+            .service_queue
+            .sleepers()
+            .end_following(follower);
         woken?;
         Ok(self.results(&set, own))
     }
@@ -155,27 +164,30 @@ impl DescriptorWait<'_> {
 
     fn left(&self) -> Option<Duration> {
         let until = self.until?;
-        Some(Duration::from_nanos(until.ns_since(self.engine.now())))
+        Some(Duration::from_nanos(until.ns_since(self.engine.host.now())))
     }
 }
 
-impl EngineInner {
+impl Nic {
     /// Returns the polls of the application so far, and how often its threads went to sleep.
     fn activity_of_others(&self) -> (Activity, u64) {
-        let activity = self.arbiter.activity(self.now().as_ns(), false);
-        (activity, self.arbiter.sleep_epoch())
+        let activity = self
+            .scheduler
+            .arbiter
+            .activity(self.host.now().as_ns(), false);
+        (activity, self.scheduler.arbiter.sleep_epoch())
     }
 
     /// Leaves the packets to a thread that polls on and on, given the activity before a sleep. A
     /// thread that has slept meanwhile is not such a thread.
     fn note_pollers(&self, before: (Activity, u64)) {
         let (after, epoch) = self.activity_of_others();
-        let sights = &self.event_waits.pollers_seen;
+        let sights = &self.scheduler.event_waits.pollers_seen;
         if !before.0.has_polled(after) || before.1 != epoch {
             sights.store(0, Ordering::Relaxed);
         } else if sights.fetch_add(1, Ordering::Relaxed) + 1 >= OTHERS_POLL_SIGHTS {
-            let until = self.now().as_ns() + OTHERS_POLL_NS;
-            let polled_until = &self.event_waits.polled_until;
+            let until = self.host.now().as_ns() + OTHERS_POLL_NS;
+            let polled_until = &self.scheduler.event_waits.polled_until;
             polled_until.store(until, Ordering::Relaxed);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use rocade_transport::Time;
 
-use super::EngineInner;
+use super::Nic;
 use super::cx::Cx;
 use super::dispatch::{Flush, trigger_of};
 use super::pending::ServiceContext;
@@ -14,16 +14,16 @@ use crate::tuning::{
     BULK_SEGMENT, BUSY_POLL, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_INTERVAL,
 };
 
-impl EngineInner {
+impl Nic {
     /// Drives all links on behalf of a thread that polls the empty CQ `cq` (`None` in a
     /// simulation). Returns false if nothing was received.
     #[inline]
     pub(crate) fn progress_inline(&self, cq: Option<&CqInner>) -> bool {
         self.serve(ServiceContext::Poll);
-        if self.hooks.is_active() {
+        if self.links.hooks.is_active() {
             self.release_delayed(Caller::Application);
         }
-        if self.plan.next_due().is_some() {
+        if self.faults.plan.next_due().is_some() {
             self.execute_due_faults();
         }
         let shared = self.progress_shared(cq);
@@ -31,7 +31,7 @@ impl EngineInner {
             return shared.found;
         }
         let packets = self.receive_from_sockets(Caller::Application, 0);
-        if packets == 0 && self.sim.is_some() {
+        if packets == 0 && self.host.sim.is_some() {
             return self.advance() || shared.found;
         }
         if packets == 0 {
@@ -44,7 +44,7 @@ impl EngineInner {
     #[inline]
     pub(super) fn receive_from_sockets(&self, caller: Caller, stalled_ns: u64) -> u64 {
         let mut packets = self.receive_frames(caller);
-        for endpoint in self.endpoints.read().iter() {
+        for endpoint in self.links.endpoints.read().iter() {
             // The thread that holds the lock is receiving already.
             if let Some(mut rx) = endpoint.try_lock_rx(stalled_ns) {
                 packets += self.receive(endpoint, &mut rx, caller).packets;
@@ -68,12 +68,12 @@ impl EngineInner {
     /// Receives from the shared memory links that no other thread receives from, on behalf of the
     /// application. Returns true if there were packets.
     pub(super) fn receive_from_shm(&self) -> bool {
-        self.shm_link_count.load(Ordering::Acquire) > 0
+        self.links.shm_link_count.load(Ordering::Acquire) > 0
             && self.receive_from_links(Caller::Application)
     }
 
     fn receive_from_links(&self, caller: Caller) -> bool {
-        let shm_links = self.shm_links.read();
+        let shm_links = self.links.shm_links.read();
         let mut packets = 0;
         for shm_link in shm_links.iter().filter(|shm_link| shm_link.has_packets()) {
             if let Some(mut receiver) = shm_link.try_receiver() {
@@ -90,33 +90,35 @@ impl EngineInner {
     #[inline]
     fn note_empty_poll(&self, cq: Option<&CqInner>) -> bool {
         // Only every few polls: reading the clock takes a tenth of a poll.
-        if !ThreadPolls::with(ThreadPolls::count_empty_poll) && !self.idle_polls.are_short() {
+        if !ThreadPolls::with(ThreadPolls::count_empty_poll)
+            && !self.scheduler.idle_polls.are_short()
+        {
             return false;
         }
-        let now = self.now().as_ns();
-        self.arbiter.note_empty_poll(now);
+        let now = self.host.now().as_ns();
+        self.scheduler.arbiter.note_empty_poll(now);
         let Some(idle_ns) = ThreadPolls::with(|own| own.idle_ns(self, now)) else {
             return false;
         };
-        idle_ns >= self.idle_polls.idle_poll_ns()
+        idle_ns >= self.scheduler.idle_polls.idle_poll_ns()
             && self.yield_or_sleep(cq, idle_ns, Time::from_ns(now))
     }
 
     /// Receives from the shared memory links.
     #[inline]
     fn progress_shared(&self, cq: Option<&CqInner>) -> ShmPoll {
-        if self.shm_link_count.load(Ordering::Acquire) == 0 {
+        if self.links.shm_link_count.load(Ordering::Acquire) == 0 {
             return ShmPoll {
                 found: false,
                 sockets: true,
             };
         }
-        let shm_links = self.shm_links.read();
+        let shm_links = self.links.shm_links.read();
         let mut found = self.receive_shared(&shm_links, Caller::Application) > 0;
         drop(shm_links);
-        let before = self.polls.shared.load(Ordering::Relaxed);
+        let before = self.scheduler.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
-        self.polls.shared.store(polls, Ordering::Relaxed);
+        self.scheduler.polls.shared.store(polls, Ordering::Relaxed);
         let sockets = polls / POLLED_SOCKET_INTERVAL != before / POLLED_SOCKET_INTERVAL;
         if found {
             ThreadPolls::note_packets();
@@ -131,7 +133,7 @@ impl EngineInner {
     /// packets. In the middle of a message this polls for a little longer, because the rest is on
     /// its way.
     ///
-    /// Datagrams to QP 1 are only queued: [`EngineInner::serve_cm`] follows when the caller holds
+    /// Datagrams to QP 1 are only queued: [`Nic::serve_cm`] follows when the caller holds
     /// no lock.
     pub(super) fn receive(
         &self,
@@ -168,10 +170,10 @@ impl EngineInner {
                     }
                     batches += 1;
                     // Simulated time does not advance meanwhile.
-                    let looks = delivered.mid_message && self.sim.is_none();
-                    look_until = looks.then(|| self.now().plus_ns(MORE_NS));
+                    let looks = delivered.mid_message && self.host.sim.is_none();
+                    look_until = looks.then(|| self.host.now().plus_ns(MORE_NS));
                 }
-                Ok(None) if look_until.is_some_and(|until| self.now() < until) => {}
+                Ok(None) if look_until.is_some_and(|until| self.host.now() < until) => {}
                 Ok(None) => {
                     received.more = false;
                     break;
@@ -186,7 +188,7 @@ impl EngineInner {
         for qpn in deferred_qps.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
                 let trigger = trigger_of(core);
-                let now = self.now();
+                let now = self.host.now();
                 self.flush_outputs(inner, core, trigger, Cx { now, caller, mem });
             });
         }

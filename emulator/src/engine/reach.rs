@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::sync::Mutex;
 
-use super::EngineInner;
+use super::Host;
 use crate::error::VerbsError;
 use crate::link::LocalAddr;
 use crate::link::neighbour::{self, SilentPeer};
@@ -40,7 +40,7 @@ impl ReachedPeers {
     }
 }
 
-impl EngineInner {
+impl Host {
     /// Returns `None` if a peer can be reached from a local address, or if the system does not
     /// tell. Returns the unfinished query if the system still asks for the peer.
     ///

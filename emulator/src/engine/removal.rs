@@ -10,20 +10,22 @@
 
 use std::sync::Arc;
 
-use super::EngineInner;
+use super::{Host, Nic};
 use crate::hca::Hca;
 use crate::state::QpInner;
 
-impl EngineInner {
+impl Host {
     /// The devices that no rule has removed.
     pub(crate) fn present_hcas(&self) -> impl Iterator<Item = &Arc<Hca>> {
         self.hcas.iter().filter(|hca| !hca.is_removed())
     }
+}
 
+impl Nic {
     /// Takes a device away from all who have opened it. Its packets are lost already.
     pub(super) fn remove_device(&self, hca: &Arc<Hca>) {
         // No further object can be made after that.
-        for events in self.opened_contexts(hca) {
+        for events in self.tables.opened_contexts(hca) {
             events.remove();
         }
         self.detach_removed();
@@ -33,7 +35,7 @@ impl EngineInner {
     /// Separates all QPs of removed devices from them.
     pub(super) fn detach_removed(&self) {
         let qps: Vec<Arc<QpInner>> = {
-            let all = self.qps.read();
+            let all = self.tables.qps.read();
             all.iter().filter(|qp| qp.is_removed()).cloned().collect()
         };
         for qp in &qps {
@@ -44,9 +46,9 @@ impl EngineInner {
     /// Separates a QP from its device for ever. Packets to its number find no QP.
     fn detach_qp(&self, qp: &QpInner) {
         let qpn = qp.qp_num();
-        self.triggers.forget(qpn);
+        self.faults.triggers.forget(qpn);
         // Dropped after the lock is released, because it may be the last reference.
-        let removed = self.qps.write().remove(qpn);
+        let removed = self.tables.qps.write().remove(qpn);
         drop(removed);
         self.leave_groups(qpn);
         self.end_flows(qp);

@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 use rocade_transport::{AddressVector, PacketMeta};
 use rocade_wire::{ICRC_LEN, Qpn};
 
-use super::EngineInner;
 use super::cx::Cx;
 use super::dispatch::{Dispatch, Disposition, Flush, Origin};
+use super::{Links, Nic};
 use crate::broker::BrokerLink;
 use crate::config::LinkMode;
 use crate::link::packet_hooks::Ingress;
@@ -29,102 +29,13 @@ use crate::steering::ProcessSlot;
 use crate::tuning::{FLUSH_BYTES, MAX_SHM_BATCHES, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
 use crate::xrc_shared::{Misrouted, source_of};
 
-impl EngineInner {
-    /// Returns the shared memory link from a local address to a QP of a peer, and makes it if there
-    /// is none.
-    pub(crate) fn shm_link_to(
-        &self,
-        endpoint: &LocalEndpoint,
-        dest: Qpn,
-        to: IpAddr,
-    ) -> Option<Arc<ShmLink>> {
-        let slot = ProcessSlot::of(dest);
-        if self.link_mode == LinkMode::Udp || slot == ProcessSlot::BROKER || self.sim.is_some() {
-            return None;
-        }
-        let local = endpoint.link.local_addr();
-        let peer = LocalAddr::new(to, local.scope_id());
-        let broker = self.broker_link();
-        let own = broker.as_ref().map_or(ProcessSlot::EMBEDDED, |b| b.slot());
-        if slot == own && self.has_endpoint(peer) {
-            let shares = broker.is_some() || self.link_mode == LinkMode::Shm;
-            return shares
-                .then(|| self.own_shm_link(local, peer, slot))
-                .flatten();
-        }
-        let broker = broker.filter(|_| slot != own)?;
-        // Links that were offered before the peer told its QP number are attached now.
-        self.attach_offers(broker.client().take_offers(true));
-        if let Some(shm_link) = self.find_shm_link(local, slot, to) {
-            return Some(shm_link);
-        }
-        if !crate::sys::is_of_this_host(peer.with_port(0)) {
-            return None;
-        }
-        match broker.client().shm_link_to(local, peer, slot) {
-            Ok(offer) => {
-                // The peer may have requested the link at the same time: then its offer came first.
-                let offers = broker.client().take_offers(true);
-                self.attach_offers(offers.into_iter().chain(offer));
-            }
-            Err(error) => tracing::info!(%error, %peer, %slot, "failed to get shared memory"),
-        }
-        self.find_shm_link(local, slot, to)
-    }
-
+impl Links {
     /// Returns true if this is an address of this process.
     fn has_endpoint(&self, address: LocalAddr) -> bool {
         let endpoints = self.endpoints.read();
         endpoints
             .iter()
             .any(|endpoint| endpoint.link.local_addr() == address)
-    }
-
-    /// Returns the shared memory link between two addresses of this process, or from one to itself.
-    /// Both ends are in this process.
-    //= UD-15
-    fn own_shm_link(
-        &self,
-        local: LocalAddr,
-        peer: LocalAddr,
-        slot: ProcessSlot,
-    ) -> Option<Arc<ShmLink>> {
-        if let Some(shm_link) = self.find_shm_link(local, slot, peer.ip()) {
-            return Some(shm_link);
-        }
-        let ends = ShmLink::own(local, peer, slot, self.peer_wake_fd.as_fd())
-            .inspect_err(
-                |error| tracing::warn!(%error, "failed to make a shared memory link, using UDP"),
-            )
-            .ok()?
-            .map(Arc::new);
-        self.add_own_shm_link(local, peer, slot, &ends);
-        self.find_shm_link(local, slot, peer.ip())
-    }
-
-    /// Adds both ends of a link within this process, unless another thread has added one: no thread
-    /// would receive from a second link.
-    pub(super) fn add_own_shm_link(
-        &self,
-        local: LocalAddr,
-        peer: LocalAddr,
-        slot: ProcessSlot,
-        ends: &[Arc<ShmLink>; 2],
-    ) {
-        let mut is_first = false;
-        self.change_shm_links(|shm_links| {
-            is_first = !shm_links.iter().any(|c| c.connects(local, peer.ip(), slot));
-            if is_first {
-                shm_links.extend(ends.iter().cloned());
-            }
-        });
-        if !is_first {
-            return;
-        }
-        for end in ends {
-            self.move_qps_to(end);
-        }
-        self.wake_background();
     }
 
     fn find_shm_link(
@@ -142,20 +53,147 @@ impl EngineInner {
             .cloned()
     }
 
+    fn change_shm_links(&self, change: impl FnOnce(&mut Vec<Arc<ShmLink>>)) {
+        let mut shm_links = self.shm_links.write();
+        change(&mut shm_links);
+        self.shm_link_count
+            .store(shm_links.len(), Ordering::Release);
+    }
+
+    /// Checks for a shared memory link again after a QP has got a path without one.
+    pub(crate) fn attach_shm_links(&self, inner: &QpInner) {
+        let shm_links = self.shm_links.read().clone();
+        for shm_link in shm_links.iter().filter(|shm_link| !shm_link.has_ended()) {
+            inner.lock().tx.attach_shm_link(shm_link);
+        }
+    }
+
+    /// Announces to all peers that they have to wake this process. Returns false if there are
+    /// packets to receive already.
+    pub(super) fn announce_sleep(&self) -> bool {
+        let shm_links = self.shm_links.read();
+        shm_links.is_empty() || ShmLink::announce_sleep(shm_links.iter().map(AsRef::as_ref))
+    }
+
+    /// Announces that the process is awake. Returns true if a peer has woken it for packets.
+    pub(super) fn announce_awake(&self) -> bool {
+        let shm_links = self.shm_links.read();
+        // `count` visits all of them.
+        shm_links
+            .iter()
+            .filter(|shm_link| shm_link.wake_up())
+            .count()
+            > 0
+    }
+}
+
+impl Nic {
+    /// Returns the shared memory link from a local address to a QP of a peer, and makes it if there
+    /// is none.
+    pub(crate) fn shm_link_to(
+        &self,
+        endpoint: &LocalEndpoint,
+        dest: Qpn,
+        to: IpAddr,
+    ) -> Option<Arc<ShmLink>> {
+        let slot = ProcessSlot::of(dest);
+        if self.host.link_mode == LinkMode::Udp
+            || slot == ProcessSlot::BROKER
+            || self.host.sim.is_some()
+        {
+            return None;
+        }
+        let local = endpoint.link.local_addr();
+        let peer = LocalAddr::new(to, local.scope_id());
+        let broker = self.presence.broker_link();
+        let own = broker.as_ref().map_or(ProcessSlot::EMBEDDED, |b| b.slot());
+        if slot == own && self.links.has_endpoint(peer) {
+            let shares = broker.is_some() || self.host.link_mode == LinkMode::Shm;
+            return shares
+                .then(|| self.own_shm_link(local, peer, slot))
+                .flatten();
+        }
+        let broker = broker.filter(|_| slot != own)?;
+        // Links that were offered before the peer told its QP number are attached now.
+        self.attach_offers(broker.client().take_offers(true));
+        if let Some(shm_link) = self.links.find_shm_link(local, slot, to) {
+            return Some(shm_link);
+        }
+        if !crate::sys::is_of_this_host(peer.with_port(0)) {
+            return None;
+        }
+        match broker.client().shm_link_to(local, peer, slot) {
+            Ok(offer) => {
+                // The peer may have requested the link at the same time: then its offer came first.
+                let offers = broker.client().take_offers(true);
+                self.attach_offers(offers.into_iter().chain(offer));
+            }
+            Err(error) => tracing::info!(%error, %peer, %slot, "failed to get shared memory"),
+        }
+        self.links.find_shm_link(local, slot, to)
+    }
+
+    /// Returns the shared memory link between two addresses of this process, or from one to itself.
+    /// Both ends are in this process.
+    //= UD-15
+    fn own_shm_link(
+        &self,
+        local: LocalAddr,
+        peer: LocalAddr,
+        slot: ProcessSlot,
+    ) -> Option<Arc<ShmLink>> {
+        if let Some(shm_link) = self.links.find_shm_link(local, slot, peer.ip()) {
+            return Some(shm_link);
+        }
+        let ends = ShmLink::own(local, peer, slot, self.scheduler.peer_wake_fd.as_fd())
+            .inspect_err(
+                |error| tracing::warn!(%error, "failed to make a shared memory link, using UDP"),
+            )
+            .ok()?
+            .map(Arc::new);
+        self.add_own_shm_link(local, peer, slot, &ends);
+        self.links.find_shm_link(local, slot, peer.ip())
+    }
+
+    /// Adds both ends of a link within this process, unless another thread has added one: no thread
+    /// would receive from a second link.
+    pub(super) fn add_own_shm_link(
+        &self,
+        local: LocalAddr,
+        peer: LocalAddr,
+        slot: ProcessSlot,
+        ends: &[Arc<ShmLink>; 2],
+    ) {
+        let mut is_first = false;
+        self.links.change_shm_links(|shm_links| {
+            is_first = !shm_links.iter().any(|c| c.connects(local, peer.ip(), slot));
+            if is_first {
+                shm_links.extend(ends.iter().cloned());
+            }
+        });
+        if !is_first {
+            return;
+        }
+        for end in ends {
+            self.move_qps_to(end);
+        }
+        self.scheduler.wake_background();
+    }
+
     /// Attaches links that peers have requested.
     pub(super) fn take_offers(&self) {
-        if let Some(broker) = self.broker_link() {
+        if let Some(broker) = self.presence.broker_link() {
             self.attach_offers(broker.client().take_offers(false));
         }
     }
 
     fn attach_offers(&self, offers: impl IntoIterator<Item = ShmLinkOffer>) {
-        let Some(broker) = self.broker_link() else {
+        let Some(broker) = self.presence.broker_link() else {
             return;
         };
         let mut attached = false;
         for offer in offers {
-            if !self.peers.allow(offer.peer.ip()) {
+            if !self.host.peers.allow(offer.peer.ip()) {
                 // Its packets have to come over UDP, where they are counted as refused.
                 tracing::debug!(peer = %offer.peer, "refused shared memory from a peer that is not allowed");
                 continue;
@@ -172,30 +210,24 @@ impl EngineInner {
                 continue;
             }
             tracing::debug!(%shm_link, "shared memory link is up");
-            self.change_shm_links(|shm_links| shm_links.push(Arc::clone(&shm_link)));
+            self.links
+                .change_shm_links(|shm_links| shm_links.push(Arc::clone(&shm_link)));
             self.move_qps_to(&shm_link);
             attached = true;
         }
         if attached {
             // The thread has to announce its sleep on one more link, and so has an event loop.
             self.resume_loop();
-            self.wake_background();
+            self.scheduler.wake_background();
         }
-    }
-
-    fn change_shm_links(&self, change: impl FnOnce(&mut Vec<Arc<ShmLink>>)) {
-        let mut shm_links = self.shm_links.write();
-        change(&mut shm_links);
-        self.shm_link_count
-            .store(shm_links.len(), Ordering::Release);
     }
 
     /// Makes QPs without a shared memory link that match a new one use it.
     pub(super) fn move_qps_to(&self, shm_link: &Arc<ShmLink>) {
-        for inner in self.qps.read().iter() {
+        for inner in self.tables.qps.read().iter() {
             inner.lock().tx.attach_shm_link(shm_link);
         }
-        self.routes.attach_shm_link(shm_link);
+        self.links.routes.attach_shm_link(shm_link);
     }
 
     /// Returns the route of datagrams from an address to a QP of a peer.
@@ -208,28 +240,20 @@ impl EngineInner {
         dest: Qpn,
         av: &AddressVector,
     ) -> io::Result<Arc<Route>> {
-        let never = self.link_mode == LinkMode::Udp || self.is_simulated();
+        let never = self.host.link_mode == LinkMode::Udp || self.host.is_simulated();
         let at_once = never || av.dgid.to_ip().is_multicast();
-        let (route, is_new) = self.routes.to(endpoint, dest, av, at_once)?;
+        let (route, is_new) = self.links.routes.to(endpoint, dest, av, at_once)?;
         if is_new {
-            self.wake_background();
+            self.scheduler.wake_background();
         }
         Ok(route)
     }
 
     /// Requests the shared memory links of new routes, on the background thread.
     pub(super) fn resolve_new_routes(&self) {
-        for route in self.routes.take_new() {
+        for route in self.links.routes.take_new() {
             let (endpoint, dest, to) = route.endpoints();
             route.resolve(self.shm_link_to(endpoint, dest, to));
-        }
-    }
-
-    /// Checks for a shared memory link again after a QP has got a path without one.
-    pub(crate) fn attach_shm_links(&self, inner: &QpInner) {
-        let shm_links = self.shm_links.read().clone();
-        for shm_link in shm_links.iter().filter(|shm_link| !shm_link.has_ended()) {
-            inner.lock().tx.attach_shm_link(shm_link);
         }
     }
 
@@ -249,7 +273,7 @@ impl EngineInner {
     /// The awaited ACK may be an unpublished record when a timer is due, or when a datagram of the
     /// connection manager ends the connection.
     pub(crate) fn receive_all_unpublished(&self) {
-        for shm_link in self.shm_links.read().iter() {
+        for shm_link in self.links.shm_links.read().iter() {
             self.receive_unpublished(shm_link, UNPUBLISHED_ROUNDS);
         }
     }
@@ -258,6 +282,7 @@ impl EngineInner {
     /// has sent before: it may be the ACK of the last message.
     pub(super) fn drop_ended_shm_links(&self) {
         let shm_links: Vec<_> = self
+            .links
             .shm_links
             .read()
             .iter()
@@ -272,19 +297,19 @@ impl EngineInner {
             self.receive_unpublished(shm_link, shm::MAX_RECORDS);
             shm_link.end();
         }
-        self.change_shm_links(|all| {
+        self.links.change_shm_links(|all| {
             all.retain(|shm_link| !shm_links.iter().any(|c| Arc::ptr_eq(c, shm_link)));
         });
         for shm_link in &shm_links {
             tracing::debug!(%shm_link, "shared memory link has ended");
-            if let Some(broker) = self.broker_link() {
+            if let Some(broker) = self.presence.broker_link() {
                 broker.client().unwatch(shm_link.liveness_socket());
             }
         }
-        for inner in self.qps.read().iter() {
+        for inner in self.tables.qps.read().iter() {
             inner.lock().tx.drop_ended_shm_link();
         }
-        self.routes.drop_ended_shm_links();
+        self.links.routes.drop_ended_shm_links();
     }
 
     /// Receives from shared memory links. Returns the number of packets. The application skips
@@ -316,8 +341,8 @@ impl EngineInner {
         caller: Caller,
     ) -> u64 {
         let tables = || {
-            let (qps, now) = (self.qps.read(), self.now());
-            (qps, now, self.regions().read(now))
+            let (qps, now) = (self.tables.qps.read(), self.host.now());
+            (qps, now, self.tables.regions().read(now))
         };
         let mut locked = tables();
         // The record is first read after the locks are taken. Its cache line is being prefetched
@@ -391,12 +416,12 @@ impl EngineInner {
     ) {
         match disposition {
             Disposition::Delivered => {}
-            Disposition::Malformed => self.count(|counters| &counters.rx_malformed),
+            Disposition::Malformed => self.observers.count(|counters| &counters.rx_malformed),
             // Only when a fault rule corrupts packets.
-            Disposition::BadIcrc => self.count(|counters| &counters.rx_bad_icrc),
+            Disposition::BadIcrc => self.observers.count(|counters| &counters.rx_bad_icrc),
             //= BTH-10
-            Disposition::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
-            Disposition::WrongLink => self.count(|counters| &counters.rx_wrong_link),
+            Disposition::UnknownQp(_) => self.observers.count(|counters| &counters.rx_unknown_qp),
+            Disposition::WrongLink => self.observers.count(|counters| &counters.rx_wrong_link),
             Disposition::OwnedElsewhere => {
                 let bytes = segment.copied();
                 let misrouted = Misrouted {
@@ -406,7 +431,9 @@ impl EngineInner {
                     hops: 0,
                     is_sealed: false,
                 };
-                self.shared_targets.queue_or_redirect(self, misrouted);
+                self.tables
+                    .shared_targets
+                    .queue_or_redirect(self, misrouted);
             }
         }
     }
@@ -416,7 +443,7 @@ impl EngineInner {
     /// already arrived.
     #[cold]
     fn receive_udp_before(&self, shm_link: &ShmLink, caller: Caller) {
-        let endpoints = self.endpoints.read();
+        let endpoints = self.links.endpoints.read();
         let mut matching = endpoints
             .iter()
             .filter(|endpoint| endpoint.link.local() == shm_link.local());
@@ -431,32 +458,14 @@ impl EngineInner {
         }
         if self.cm().has_arrived() {
             // The caller holds a lock, so that another thread handles the datagrams.
-            self.wake_background();
+            self.scheduler.wake_background();
         }
-    }
-
-    /// Announces to all peers that they have to wake this process. Returns false if there are
-    /// packets to receive already.
-    pub(super) fn announce_sleep(&self) -> bool {
-        let shm_links = self.shm_links.read();
-        shm_links.is_empty() || ShmLink::announce_sleep(shm_links.iter().map(AsRef::as_ref))
-    }
-
-    /// Announces that the process is awake. Returns true if a peer has woken it for packets.
-    pub(super) fn announce_awake(&self) -> bool {
-        let shm_links = self.shm_links.read();
-        // `count` visits all of them.
-        shm_links
-            .iter()
-            .filter(|shm_link| shm_link.wake_up())
-            .count()
-            > 0
     }
 
     /// Tells the broker that this process uses shared memory.
     pub(super) fn share(&self, broker: &BrokerLink) {
-        if self.link_mode != LinkMode::Udp
-            && let Err(error) = broker.client().share(self.peer_wake_fd.as_fd())
+        if self.host.link_mode != LinkMode::Udp
+            && let Err(error) = broker.client().share(self.scheduler.peer_wake_fd.as_fd())
         {
             tracing::warn!(%error, "failed to announce shared memory to the broker, using UDP");
         }

@@ -20,7 +20,7 @@ pub(super) fn unconnected(addresses: [&str; 2]) -> (Side, Side) {
 /// one was not in use yet.
 pub(super) fn use_shm(side: &Side) {
     let engine = &side.engine.inner;
-    for shm_link in engine.shm_links.read().clone() {
+    for shm_link in engine.links.shm_links.read().clone() {
         engine.move_qps_to(&shm_link);
     }
 }

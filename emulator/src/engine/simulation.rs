@@ -4,7 +4,7 @@
 use crate::state::Caller;
 use rocade_transport::Time;
 
-use super::{Engine, EngineInner};
+use super::{Engine, Host, Nic};
 
 /// The time of a simulated network, for programs that decide when it moves.
 impl Engine {
@@ -14,39 +14,27 @@ impl Engine {
     pub fn simulated_time(&self) -> Option<(Time, Option<Time>)> {
         let engine = &self.inner;
         engine
+            .host
             .is_simulated()
-            .then(|| (engine.now(), engine.next_event()))
+            .then(|| (engine.host.now(), engine.next_event()))
     }
 
     /// Advances the time of a simulation. Events up to then happen with the next step or poll.
     pub fn move_simulated_time(&self, to: Time) {
-        self.inner.move_to(to);
+        self.inner.host.move_to(to);
     }
 
     /// Handles what is due in a simulation, or else advances its time to the next event. Returns
     /// false if there is nothing to handle, or if the network is real.
     pub fn step_simulation(&self) -> bool {
-        self.inner.is_simulated() && self.inner.progress_inline(None)
+        self.inner.host.is_simulated() && self.inner.progress_inline(None)
     }
 }
 
-impl EngineInner {
+impl Host {
     /// Returns true if the network is simulated.
     pub(crate) const fn is_simulated(&self) -> bool {
         self.sim.is_some()
-    }
-
-    /// Returns the time of the next event, or `None` if there is none.
-    pub(crate) fn next_event(&self) -> Option<Time> {
-        let network = self.sim.as_ref()?;
-        let all = [
-            network.next_due(),
-            self.service_queue.next_deadline(self.now()),
-            self.hooks.next_due(),
-            self.plan.next_due(),
-            self.cm().next_timeout(),
-        ];
-        all.into_iter().flatten().min()
     }
 
     /// Advances the time, without events.
@@ -55,6 +43,21 @@ impl EngineInner {
             network.move_to(time);
         }
     }
+}
+
+impl Nic {
+    /// Returns the time of the next event, or `None` if there is none.
+    pub(crate) fn next_event(&self) -> Option<Time> {
+        let network = self.host.sim.as_ref()?;
+        let all = [
+            network.next_due(),
+            self.scheduler.service_queue.next_deadline(self.host.now()),
+            self.links.hooks.next_due(),
+            self.faults.plan.next_due(),
+            self.cm().next_timeout(),
+        ];
+        all.into_iter().flatten().min()
+    }
 
     /// Advances the time to the next event and handles it. Returns false if there is none.
     pub(super) fn advance(&self) -> bool {
@@ -62,14 +65,14 @@ impl EngineInner {
         let Some(next) = self.next_event() else {
             return false;
         };
-        self.move_to(next);
-        if self.hooks.is_active() {
+        self.host.move_to(next);
+        if self.links.hooks.is_active() {
             self.release_delayed(Caller::Application);
         }
-        if self.plan.next_due().is_some() {
+        if self.faults.plan.next_due().is_some() {
             self.execute_due_faults();
         }
-        for endpoint in self.endpoints.read().iter() {
+        for endpoint in self.links.endpoints.read().iter() {
             let mut rx = endpoint.rx.lock();
             while self.receive(endpoint, &mut rx, Caller::Application).more {}
         }

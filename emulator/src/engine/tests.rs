@@ -249,20 +249,25 @@ fn a_second_channel_of_ones_own_is_not_used() {
     // The other address is not in use yet, so there is no link.
     connect(&a.qps[0], &b.qps[0], &b);
     let inner = &engine.inner;
-    assert_eq!(inner.shm_links.read().len(), 0);
+    assert_eq!(inner.links.shm_links.read().len(), 0);
 
     let local = |address: &str| LocalAddr::from(address.parse::<IpAddr>().expect("an address"));
     let (from, to) = (local(near), local(far));
     let ends = || {
-        let ends = ShmLink::own(from, to, ProcessSlot::EMBEDDED, inner.peer_wake_fd.as_fd());
+        let ends = ShmLink::own(
+            from,
+            to,
+            ProcessSlot::EMBEDDED,
+            inner.scheduler.peer_wake_fd.as_fd(),
+        );
         ends.expect("memory").map(Arc::new)
     };
     // The first thread has added its link to the list, and has not moved the queue pairs.
     let first = ends();
-    inner.shm_links.write().extend(first.iter().cloned());
-    inner.shm_link_count.store(2, Ordering::Release);
+    inner.links.shm_links.write().extend(first.iter().cloned());
+    inner.links.shm_link_count.store(2, Ordering::Release);
     inner.add_own_shm_link(from, to, ProcessSlot::EMBEDDED, &ends());
-    assert_eq!(inner.shm_links.read().len(), 2);
+    assert_eq!(inner.links.shm_links.read().len(), 2);
 
     connect(&b.qps[0], &a.qps[0], &a);
     for end in &first {
@@ -338,7 +343,7 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
     let packet = Packet::parse(&bytes).expect("a SEND of nothing");
     {
         let (engine, inner) = (&a.engine.inner, qp.inner());
-        let mem = engine.regions().read(engine.now());
+        let mem = engine.tables.regions().read(engine.host.now());
         let mut core = inner.lock();
         let meta = PacketMeta {
             source: core.qp.remote(),
@@ -346,7 +351,8 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
             traffic_class: 0,
             hop_limit: 64,
         };
-        core.qp.handle_packet(engine.now(), &meta, &packet, &mem);
+        core.qp
+            .handle_packet(engine.host.now(), &meta, &packet, &mem);
         assert_eq!(core.qp.pending_completions().len(), 1);
     }
 
@@ -389,9 +395,9 @@ fn a_queue_pair_is_taken_off_a_list_once() {
     let host = host("127.4.0.10");
     connect(&host.qps[0], &host.qps[1], &host);
     let engine = &host.engine.inner;
-    let (service_queue, qpn) = (engine.service_queue(), host.qps[0].qp_num());
+    let (service_queue, qpn) = (engine.scheduler.service_queue(), host.qps[0].qp_num());
     // Another thread has served it, and is about to remove it.
-    service_queue.enqueue(qpn, ServiceReason::TxBlocked, engine.now());
+    service_queue.enqueue(qpn, ServiceReason::TxBlocked, engine.host.now());
     assert!(host.cq.poll_one().is_none());
     assert_eq!(service_queue.count(ServiceReason::TxBlocked), 1);
     service_queue.remove_qp(qpn, ServiceReason::TxBlocked);

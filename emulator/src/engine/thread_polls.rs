@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::EngineInner;
+use super::Nic;
 use super::idle_policy::Sleeps;
 use crate::tuning::{CLOCK_READ_INTERVAL, OWN_WORK_NS};
 
@@ -81,8 +81,8 @@ impl ThreadPolls {
     }
 
     /// Returns for how long the thread has found nothing, in ns, or `None` if that begins now.
-    pub(super) fn idle_ns(&self, engine: &EngineInner, now_ns: u64) -> Option<u64> {
-        let polls = &engine.polls;
+    pub(super) fn idle_ns(&self, engine: &Nic, now_ns: u64) -> Option<u64> {
+        let polls = &engine.scheduler.polls;
         let is_new = self.engine.replace(engine.address()) != engine.address();
         let received = polls.received.load(Ordering::Relaxed);
         let by_background = self.received.replace(received) != received;
@@ -120,11 +120,11 @@ impl ThreadPolls {
 
     /// Forgets what was received so far, as after polls in vain for long.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn begin_idle(engine: &EngineInner) {
+    pub(super) fn begin_idle(engine: &Nic) {
         OWN.with(|own| {
             own.engine.set(engine.address());
             own.received
-                .set(engine.polls.received.load(Ordering::Relaxed));
+                .set(engine.scheduler.polls.received.load(Ordering::Relaxed));
             own.idle_since.set(1);
         });
     }
@@ -136,7 +136,7 @@ pub(crate) fn note_completions() {
     OWN.with(|own| own.has_completed.set(true));
 }
 
-impl EngineInner {
+impl Nic {
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -175,11 +175,12 @@ mod tests {
             assert_eq!(idle_ns(engine, 50), None);
             engine
                 .inner()
+                .scheduler
                 .polls
                 .received
                 .fetch_add(1, Ordering::Relaxed);
             assert!(ThreadPolls::with(
-                |own| own.is_outdated(&engine.inner().polls)
+                |own| own.is_outdated(&engine.inner().scheduler.polls)
             ));
             assert_eq!(idle_ns(engine, 60), None);
             assert_eq!(idle_ns(engine, 70), Some(10));
@@ -192,7 +193,9 @@ mod tests {
     fn packets_of_busy_threads_do_not_keep_an_idle_thread_awake() {
         in_thread(|engine| {
             let leaves = |now_ns| {
-                ThreadPolls::with(|own| own.leaves_to_others(&engine.inner().polls, now_ns))
+                ThreadPolls::with(|own| {
+                    own.leaves_to_others(&engine.inner().scheduler.polls, now_ns)
+                })
             };
             let late = 10 * OWN_WORK_NS;
             assert_eq!(idle_ns(engine, 10), None);

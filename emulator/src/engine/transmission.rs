@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rocade_transport::{AccessError, AckPlacement, Qp, RouteTag, Source, TxBuffer};
 
-use super::EngineInner;
+use super::Nic;
 use super::cx::Cx;
 use super::transmit::{Batch, send_shared, sending};
 use crate::faults::HookPoint;
@@ -57,7 +57,7 @@ struct Way<'w> {
 
 /// A transmission of a QP, which may take several batches.
 pub(super) struct Transmission<'t> {
-    engine: &'t EngineInner,
+    engine: &'t Nic,
     inner: &'t QpInner,
     cx: Cx<'t>,
     /// The place of an ACK among the packets.
@@ -70,7 +70,7 @@ pub(super) struct Transmission<'t> {
 
 impl<'t> Transmission<'t> {
     pub(super) const fn new(
-        engine: &'t EngineInner,
+        engine: &'t Nic,
         inner: &'t QpInner,
         cx: Cx<'t>,
         acks: AckPlacement,
@@ -106,8 +106,9 @@ impl<'t> Transmission<'t> {
     #[inline(always)]
     fn send_next(&mut self, core: &mut QpCore, buffer: &mut TxBuffer) -> bool {
         let (engine, QpCore { qp, tx, .. }) = (self.engine, &mut *core);
-        let counts_bytes = engine.triggers.await_any(HookPoint::Sent);
-        let single = counts_bytes || engine.hooks.is_active() && engine.hooks.has_faults();
+        let counts_bytes = engine.faults.triggers.await_any(HookPoint::Sent);
+        let single =
+            counts_bytes || engine.links.hooks.is_active() && engine.links.hooks.has_faults();
         buffer.clear();
         buffer.defer_longer_than(LONGEST_COPY);
         buffer.set_max_segments(if single { 1 } else { tx.max_segments() });
@@ -137,7 +138,7 @@ impl<'t> Transmission<'t> {
         self.note_answered(len);
         let fails = counts_bytes.then(|| {
             let segments = Segments::new(buffer.bytes(), buffer.segment_len());
-            engine.fails_after(self.inner, segments, self.cx.now)
+            engine.faults.fails_after(self.inner, segments, self.cx.now)
         });
         let fails = fails.flatten();
         let sent = self.send_by(outlet, &mut way, buffer, fails.as_deref());
@@ -164,7 +165,7 @@ impl<'t> Transmission<'t> {
             return false;
         }
         if len >= LONG_TX_BATCH {
-            self.cx.now = engine.now();
+            self.cx.now = engine.host.now();
         }
         qp.has_work_to_send(self.acks)
     }
@@ -175,11 +176,11 @@ impl<'t> Transmission<'t> {
         let is_shared = way.route.live_shm_link().is_some();
         let spares_socket = || {
             let pacer = &way.endpoint.pacer;
-            !is_shared && is_paced && !pacer.try_acquire(self.engine.now(), len)
+            !is_shared && is_paced && !pacer.try_acquire(self.engine.host.now(), len)
         };
         if !is_ready || spares_socket() {
             Outlet::Held
-        } else if self.engine.hooks.is_active() {
+        } else if self.engine.links.hooks.is_active() {
             Outlet::Hooked
         } else if is_shared {
             Outlet::Ring
@@ -253,6 +254,7 @@ impl<'t> Transmission<'t> {
         }));
         let (qpn, now) = (self.inner.qp_num(), self.cx.now);
         self.engine
+            .scheduler
             .enqueue(qpn, core, ServiceReason::TxBlocked, now);
     }
 

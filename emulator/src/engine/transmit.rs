@@ -11,7 +11,7 @@ use rocade_wire::Gid;
 
 use super::cx::Cx;
 use super::transmission::Transmission;
-use super::{EngineInner, failures};
+use super::{Nic, failures};
 use crate::config::LinkMode;
 use crate::faults::HookPoint;
 use crate::link::shm::{Fragment, Sending, ShmLink, ShmSent};
@@ -53,7 +53,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl EngineInner {
+impl Nic {
     /// Flushes the outputs of a QP after a change at `now`: sends packets, reports completions,
     /// raises events and arms the timer. The transport demands that all outputs are flushed after
     /// each change.
@@ -92,7 +92,7 @@ impl EngineInner {
             && core.tx.timer.is_none_or(|pending| at < pending)
         {
             core.tx.timer = Some(at);
-            self.arm_timer(at, inner.qp_num());
+            self.scheduler.arm_timer(at, inner.qp_num());
         }
     }
 
@@ -106,20 +106,21 @@ impl EngineInner {
         let pending = core.qp.pending_completions();
         let reserved = before + inner.reserve(pending.get(before..).unwrap_or(&[]));
         if reserved < total {
-            core.qp.set_fatal(self.now(), reserved);
+            core.qp.set_fatal(self.host.now(), reserved);
         }
         reserved
     }
 
     /// Reports completions, the first `reserved` of which have space, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
-        let is_watched = core.held.is_some() || self.triggers.await_any(HookPoint::Completion);
+        let is_watched =
+            core.held.is_some() || self.faults.triggers.await_any(HookPoint::Completion);
         let is_held = core.qp.completions_waiting() > 0
             && is_watched
             && self.hold_completions(inner, core, reserved);
         while !is_held && core.qp.completions_waiting() > 0 {
             if inner.complete(core, &mut reserved) > 0 {
-                core.qp.set_fatal(self.now(), 0);
+                core.qp.set_fatal(self.host.now(), 0);
                 core.overrun = inner.has_cqs();
             }
         }
@@ -129,7 +130,9 @@ impl EngineInner {
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
             if inner.ownership().is_some() {
-                self.shared_targets.raise(self, inner.qp_num(), event);
+                self.tables
+                    .shared_targets
+                    .raise(self, inner.qp_num(), event);
             }
         }
     }
@@ -161,7 +164,7 @@ impl EngineInner {
         }
         let pending_ack = core.qp.pending_ack();
         if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, cx.caller) {
-            self.record_unsent_ack(core, pending_ack);
+            self.presence.record_unsent_ack(core, pending_ack);
             return;
         }
         let mut acks = self.ack_placement(core, trigger);
@@ -176,7 +179,7 @@ impl EngineInner {
             Transmission::new(self, inner, cx, acks, unpublished).run(core);
         }
         if core.tx.backlog.is_some() {
-            self.record_unsent_ack(core, pending_ack);
+            self.presence.record_unsent_ack(core, pending_ack);
         }
         let QpCore { qp, tx, .. } = core;
         tx.record_pending_ack(qp);
@@ -188,7 +191,8 @@ impl EngineInner {
         qp.coalescer_mut()
             .transmitted(trigger, cx.now, acked, waiting);
         if waiting.is_some() {
-            self.enqueue(inner.qp_num(), core, ServiceReason::DelayedAck, cx.now);
+            self.scheduler
+                .enqueue(inner.qp_num(), core, ServiceReason::DelayedAck, cx.now);
         }
     }
 
@@ -200,7 +204,10 @@ impl EngineInner {
         let Some((_, tx_route)) = &tx.route else {
             return false;
         };
-        let Some(shm_link) = tx_route.live_shm_link().filter(|_| !self.hooks.is_active()) else {
+        let Some(shm_link) = tx_route
+            .live_shm_link()
+            .filter(|_| !self.links.hooks.is_active())
+        else {
             return false;
         };
         let Some(ack) = qp.take_lone_ack() else {
@@ -219,7 +226,12 @@ impl EngineInner {
                 is_paced: false,
                 sealed: false,
             }));
-            self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, self.now());
+            self.scheduler.enqueue(
+                inner.qp_num(),
+                core,
+                ServiceReason::TxBlocked,
+                self.host.now(),
+            );
         }
         true
     }
@@ -237,7 +249,7 @@ impl EngineInner {
         inner.hca().traffic.sent(segments as u64, len, shared);
         self.count_traffic();
         if caller == Caller::Application {
-            self.arbiter.note_send();
+            self.scheduler.arbiter.note_send();
         }
     }
 
@@ -248,7 +260,7 @@ impl EngineInner {
         };
         let Some(answer) = qp
             .response_route(tag)
-            .filter(|to| self.peers().allow(to.remote))
+            .filter(|to| self.host.peers().allow(to.remote))
         else {
             return;
         };
@@ -283,7 +295,9 @@ impl EngineInner {
             let lost = !backlog.sealed && tx_route.live_shm_link().is_none();
             let held = backlog.is_paced
                 && tx_route.live_shm_link().is_none()
-                && !endpoint.pacer.try_acquire(self.now(), batch.bytes.len());
+                && !endpoint
+                    .pacer
+                    .try_acquire(self.host.now(), batch.bytes.len());
             if held || !lost && !self.put(endpoint, tx_route, &mut tx.first_shm_send, batch, caller)
             {
                 return false;
@@ -323,8 +337,11 @@ impl EngineInner {
         segment_len: usize,
     ) -> bool {
         // Groups always use UDP.
-        if self.link_mode == LinkMode::Shm && !tx_route.to.is_multicast() {
-            self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
+        if self.host.link_mode == LinkMode::Shm && !tx_route.to.is_multicast() {
+            self.observers
+                .counters
+                .tx_errors
+                .fetch_add(1, Ordering::Relaxed);
             return true;
         }
         let sent = endpoint.link.send(
@@ -338,7 +355,11 @@ impl EngineInner {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) => {
-                let errors = self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
+                let errors = self
+                    .observers
+                    .counters
+                    .tx_errors
+                    .fetch_add(1, Ordering::Relaxed);
                 if errors == 0 {
                     // Only once: the retries of every QP would repeat it.
                     tracing::error!(
@@ -359,7 +380,8 @@ impl EngineInner {
             if self.send_backlog(&mut core.tx, cx.caller) {
                 self.flush_outputs(inner, core, TransmitTrigger::Other, cx);
             } else {
-                self.enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, cx.now);
+                self.scheduler
+                    .enqueue(inner.qp_num(), core, ServiceReason::TxBlocked, cx.now);
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::sync::{RwLock, rank};
 use rocade_transport::{AddressVector, Time, TransmitTrigger};
 use rocade_wire::{Gid, Qpn};
 
-use super::EngineInner;
+use super::Nic;
 use super::cx::Cx;
 use crate::broker::BrokerLink;
 use crate::error::VerbsError;
@@ -20,9 +20,9 @@ use crate::state::{
 use crate::steering::ProcessSlot;
 use crate::xrc_shared::{Host, SharedTargets};
 
-impl Host for EngineInner {
+impl Host for Nic {
     fn now(&self) -> Time {
-        Self::now(self)
+        self.host.now()
     }
 
     fn pause(&self, wait: Duration) {
@@ -30,23 +30,23 @@ impl Host for EngineInner {
     }
 
     fn regions(&self) -> &MrTable {
-        Self::regions(self)
+        self.tables.regions()
     }
 
     fn qps(&self) -> &RwLock<QpTable, rank::Qps> {
-        &self.qps
+        &self.tables.qps
     }
 
     fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints> {
-        &self.endpoints
+        &self.links.endpoints
     }
 
     fn broker(&self) -> Option<Arc<BrokerLink>> {
-        self.broker_link()
+        self.presence.broker_link()
     }
 
     fn controls_congestion(&self) -> bool {
-        Self::controls_congestion(self)
+        self.host.controls_congestion()
     }
 
     fn listen_on(&self, hca: &Hca) -> Result<(), VerbsError> {
@@ -61,7 +61,7 @@ impl Host for EngineInner {
         dest: Qpn,
     ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError> {
         let to = av.dgid.to_ip();
-        if !self.peers().allow(to) {
+        if !self.host.peers().allow(to) {
             return Err(VerbsError::PeerRefused(to));
         }
         self.open_tx_route(hca, sgid, av, dest)
@@ -77,21 +77,21 @@ impl Host for EngineInner {
     }
 
     fn wake_background(&self) {
-        Self::wake_background(self);
+        self.scheduler.wake_background();
     }
 
     fn count_misrouted(&self, passed_on: bool) {
-        self.count(|counters| match passed_on {
+        self.observers.count(|counters| match passed_on {
             true => &counters.forwarded,
             false => &counters.rx_unknown_qp,
         });
     }
 }
 
-impl EngineInner {
+impl Nic {
     /// The shared XRC domains and targets.
     pub(crate) const fn shared_targets(&self) -> &SharedTargets {
-        &self.shared_targets
+        &self.tables.shared_targets
     }
 
     /// Opens an XRC domain.
@@ -101,12 +101,14 @@ impl EngineInner {
         init: XrcdInitAttr,
     ) -> Result<Arc<Domain>, VerbsError> {
         let join = || self.with_attachment(|attachment| attachment.broker.clone());
-        self.shared_targets.open_domain(&**self, events, init, join)
+        self.tables
+            .shared_targets
+            .open_domain(&**self, events, init, join)
     }
 
     /// Returns true if a packet to an unknown QP may be for a target of another process.
     pub(super) fn may_be_shared(&self, dest: Qpn) -> bool {
-        let endpoints = self.endpoints.read_recursive();
+        let endpoints = self.links.endpoints.read_recursive();
         let own = endpoints.first().and_then(|endpoint| endpoint.link.slot());
         own.is_some_and(|own| ProcessSlot::of(dest) != own)
     }

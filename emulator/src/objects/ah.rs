@@ -78,10 +78,10 @@ impl Ah {
             ));
         }
         let engine = &pd.context.engine;
-        if !engine.peers().allow(to) {
+        if !engine.host.peers().allow(to) {
             return Err(VerbsError::PeerRefused(to));
         }
-        engine.check_reachable(hca.local_addr(local), to)?;
+        engine.host.check_reachable(hca.local_addr(local), to)?;
         let endpoint = engine.datagram_endpoint(hca.local_addr(local), address.hop_limit)?;
         if to.is_multicast() {
             let interface = port.config.ifindex;

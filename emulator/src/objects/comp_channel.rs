@@ -61,7 +61,7 @@ impl CompChannel {
             if let Some(cookie) = self.take_event()? {
                 return Ok(cookie);
             }
-            if !engine.is_simulated() {
+            if !engine.host.is_simulated() {
                 waiter.wait()?;
             } else if !engine.progress_inline(None) {
                 // The simulation has no further events.
@@ -88,14 +88,14 @@ impl CompChannel {
         let engine = &self.context.engine;
         let taken = self.inner.events.pop_in_loop(
             |cq| cq.event_taken(),
-            |outer| engine.has_loop_sockets(outer),
+            |outer| engine.scheduler.has_loop_sockets(outer),
             || engine.receive_in_loop(|| self.inner.events.len() > 0),
         );
         let Some(outer) = self.inner.events.outer() else {
             return Ok(taken?.map(|cq| cq.cookie()));
         };
         match &taken {
-            Ok(Some(_)) => engine.note_loop_event(outer),
+            Ok(Some(_)) => engine.scheduler.note_loop_event(outer),
             Ok(None) => engine.leave_loop(outer),
             Err(_) if self.inner.is_armed() => {
                 engine.watch_in_loop(outer, ChannelKind::Completions, true);

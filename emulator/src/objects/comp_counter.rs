@@ -112,7 +112,7 @@ impl CompCounter {
     #[must_use]
     pub fn read(&self, which: CounterValue) -> u64 {
         let engine = &self.owner.context.engine;
-        engine.polled();
+        engine.scheduler.polled();
         engine.progress_inline(None);
         self.owner.inner.value(which).get()
     }

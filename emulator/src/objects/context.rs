@@ -12,7 +12,7 @@ use super::comp_channel::CompChannel;
 use super::cq::{Cq, CqInitAttr};
 use super::pd::Pd;
 use super::xrcd::Xrcd;
-use crate::engine::{Engine, EngineInner, Registration};
+use crate::engine::{Engine, Nic, Registration};
 use crate::error::VerbsError;
 use crate::faults::{Limit, Verb};
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr};
@@ -28,7 +28,7 @@ pub struct Context {
 
 #[derive(Debug)]
 pub(crate) struct ContextInner {
-    pub(super) engine: Arc<EngineInner>,
+    pub(super) engine: Arc<Nic>,
     pub(super) hca: Arc<Hca>,
     pub(super) events: Arc<AsyncEvents>,
     command: OwnedFd,
@@ -40,7 +40,7 @@ pub(crate) struct ContextInner {
 impl Drop for ContextInner {
     fn drop(&mut self) {
         for qpn in &*self.reserved.get_mut() {
-            self.engine.release_qp_num(*qpn);
+            self.engine.presence.release_qp_num(*qpn);
         }
     }
 }
@@ -89,12 +89,15 @@ impl ContextInner {
 }
 
 impl Context {
-    fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
+    fn new(engine: Arc<Nic>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let events = Arc::new(AsyncEvents::new(Arc::clone(&hca))?);
         let command = sys::never_readable_fd()?;
-        let registration = engine.inventory().register(&hca, None, |number, text| {
-            let _ = write!(text, "ctx ctxn={number}");
-        });
+        let registration = engine
+            .tables
+            .inventory()
+            .register(&hca, None, |number, text| {
+                let _ = write!(text, "ctx ctxn={number}");
+            });
         let inner = Arc::new(ContextInner {
             engine,
             hca,
@@ -122,7 +125,7 @@ impl Context {
     /// Returns a random initial PSN. In a simulation its seed determines it.
     #[must_use]
     pub fn random_psn(&self) -> Psn {
-        Psn::new(self.inner.engine.random_word() & 0x00ff_ffff)
+        Psn::new(self.inner.engine.host.random_word() & 0x00ff_ffff)
     }
 
     /// Reserves a queue pair number for a connection without a queue pair. No queue pair of these
@@ -146,7 +149,7 @@ impl Context {
         if !self.inner.reserved.lock().remove(&qpn) {
             return Err(VerbsError::InvalidArgument("the number is not reserved"));
         }
-        self.inner.engine.release_qp_num(qpn);
+        self.inner.engine.presence.release_qp_num(qpn);
         Ok(())
     }
 
@@ -162,14 +165,14 @@ impl Context {
     pub fn device_attr(&self) -> DeviceAttr {
         let ContextInner { engine, hca, .. } = &*self.inner;
         let mut attr = hca.device_attr();
-        engine.lower_limits(hca, &mut attr);
+        engine.faults.lower_limits(hca, &mut attr);
         attr
     }
 
     /// The clock of completion timestamps, in nanoseconds.
     #[must_use]
     pub fn clock_ns(&self) -> u64 {
-        self.inner.engine.now().as_ns()
+        self.inner.engine.host.now().as_ns()
     }
 
     /// Converts a completion timestamp to nanoseconds since 1970 (`CLOCK_REALTIME`).
@@ -179,7 +182,7 @@ impl Context {
     /// that is set later has no effect.
     #[must_use]
     pub fn wallclock_ns(&self, timestamp_ns: u64) -> u64 {
-        self.inner.engine.clock().unix_ns(timestamp_ns)
+        self.inner.engine.host.clock().unix_ns(timestamp_ns)
     }
 
     /// Returns the state of port `port` (1-based).

@@ -64,14 +64,14 @@ impl Cq {
         }
         let inner = CqInner::new(
             Arc::clone(&context.events),
-            Arc::clone(context.engine.service_queue()),
+            Arc::clone(context.engine.scheduler.service_queue()),
             channel.map(|channel| Arc::clone(&channel.inner)),
             cookie,
             CqRing::new(cqe as usize, ignores_overrun),
             like,
         );
         let (of, ctxn) = (Arc::downgrade(&inner), context.registration.number());
-        let inventory = context.engine.inventory();
+        let inventory = context.engine.tables.inventory();
         let registration = inventory.register(&context.hca, None, move |number, text| {
             let (cqe, users) = of
                 .upgrade()
@@ -97,7 +97,7 @@ impl Cq {
             return 0;
         }
         let engine = &self.context.engine;
-        engine.polled();
+        engine.scheduler.polled();
         let mut taken = self.inner.take(max, &mut each);
         // Another thread may have received a completion meanwhile.
         if taken == 0 && (engine.progress_inline(Some(&self.inner)) || !self.inner.is_empty()) {
@@ -115,13 +115,14 @@ impl Cq {
     pub fn simulated_time(&self) -> Option<(Time, Option<Time>)> {
         let engine = &self.context.engine;
         engine
+            .host
             .is_simulated()
-            .then(|| (engine.now(), engine.next_event()))
+            .then(|| (engine.host.now(), engine.next_event()))
     }
 
     /// Advances the time of a simulation. Events up to then happen with the next poll.
     pub fn move_simulated_time(&self, to: Time) {
-        self.context.engine.move_to(to);
+        self.context.engine.host.move_to(to);
     }
 
     /// Returns true if there are no completions to take.
@@ -159,7 +160,7 @@ impl Cq {
             }
             outer => {
                 outer.inspect(|outer| engine.leave_loop(outer));
-                engine.leave_for_event(events.expects_wait(|| engine.now().as_ns()));
+                engine.leave_for_event(events.expects_wait(|| engine.host.now().as_ns()));
             }
         }
         Ok(())
@@ -215,7 +216,7 @@ impl Cq {
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, count: u16, period_us: u16) -> Result<(), VerbsError> {
         self.context.enter(Verb::ModifyCq)?;
-        let now = self.context.engine.now();
+        let now = self.context.engine.host.now();
         let period_ns = u64::from(period_us) * 1_000;
         self.inner.moderate(count.into(), period_ns, now);
         Ok(())

@@ -80,7 +80,7 @@ impl Qp {
                 "a managed receive queue cannot be shared",
             ));
         }
-        let service_queue = self.owner().engine().service_queue();
+        let service_queue = self.owner().engine().scheduler.service_queue();
         let send = how
             .managed_send
             .then(|| ManagedQueue::new(Some((Arc::clone(service_queue), inner.qp_num()))));

@@ -152,7 +152,7 @@ impl Qp {
     pub fn drain_sessions(&self) {
         self.inner().lock().qp.drain_sessions();
         let deadline = Instant::now() + GRACE;
-        let is_simulated = self.pd().inner.context.engine.is_simulated();
+        let is_simulated = self.pd().inner.context.engine.host.is_simulated();
         let busy = || self.dct_status().is_ok_and(|status| status.sessions > 0);
         while !is_simulated && busy() && Instant::now() < deadline {
             thread::sleep(PAUSE);
@@ -165,8 +165,8 @@ impl Qp {
 //= DCW-07
 fn first_session(pd: &PdInner) -> u32 {
     let engine = &pd.context.engine;
-    let us = if engine.is_simulated() {
-        engine.now().as_ns() / 1_000
+    let us = if engine.host.is_simulated() {
+        engine.host.now().as_ns() / 1_000
     } else {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         unix.map_or(0, |unix| u64::try_from(unix.as_micros()).unwrap_or(0))

@@ -124,8 +124,8 @@ impl Qp {
         if leads_to(attr, mask, QpState::Err) {
             engine.receive_before_end(inner);
         }
-        let now = engine.now();
-        let mem = engine.regions().read(now);
+        let now = engine.host.now();
+        let mem = engine.tables.regions().read(now);
         let mut core = inner.lock();
         if let Some(ownership) = inner.ownership() {
             if !ownership.is_owner() {
@@ -136,7 +136,7 @@ impl Qp {
         }
         if leads_to(attr, mask, QpState::Reset) {
             inner.release_held(&mut core);
-            engine.forget_sent(inner.qp_num());
+            engine.faults.forget_sent(inner.qp_num());
         }
         let modified = core.qp.modify(now, attr, mask, &context);
         if modified.is_err() {
@@ -156,7 +156,7 @@ impl Qp {
         drop(core);
         drop(mem);
         if use_udp {
-            engine.attach_shm_links(inner);
+            engine.links.attach_shm_links(inner);
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Qp {
 
     /// Lets a changed QP use its new paths.
     fn use_paths(&self, core: &mut QpCore, paths: NewPaths, attr: &QpAttr) {
-        let is_simulated = self.owner().engine().is_simulated();
+        let is_simulated = self.owner().engine().host.is_simulated();
         if let Some((endpoint, route)) = paths.primary {
             if core.qp.state() == QpState::Rtr && route.live_shm_link().is_some() {
                 core.qp.expect_credits();

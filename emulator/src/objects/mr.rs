@@ -148,7 +148,7 @@ impl Pd {
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
         self.inner.context.enter(Verb::AllocNullMr)?;
-        let regions = self.inner.context.engine.regions();
+        let regions = self.inner.context.engine.tables.regions();
         let key = regions.insert_null(self.inner.id);
         self.new_mr(key, None, None, None)
     }
@@ -167,7 +167,7 @@ impl Pd {
             return Err(VerbsError::InvalidArgument("entries of an indirect key"));
         }
         let rights = rights.intersection(Indirect::RIGHTS);
-        let regions = self.inner.context.engine.regions();
+        let regions = self.inner.context.engine.tables.regions();
         let key = regions.insert_indirect(self.inner.id, entries, rights);
         self.new_mr(key, None, None, Some(IndirectLimits { entries, rights }))
     }
@@ -210,7 +210,7 @@ impl Pd {
     }
 
     fn register(&self, region: Region, dm: Option<Arc<DmInner>>) -> Result<Mr, VerbsError> {
-        let key = self.inner.context.engine.regions().insert(region);
+        let key = self.inner.context.engine.tables.regions().insert(region);
         self.new_mr(key, Some(region), dm, None)
     }
 
@@ -283,7 +283,7 @@ impl Pd {
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr(&self, advice: Advice, sges: &[Sge]) -> Result<(), VerbsError> {
         self.inner.context.enter(Verb::AdviseMr)?;
-        let regions = self.inner.context.engine.regions();
+        let regions = self.inner.context.engine.tables.regions();
         let write = advice == Advice::PrefetchWrite;
         let mut ranges = Vec::new();
         for sge in sges.iter().filter(|sge| sge.len > 0) {
@@ -483,6 +483,7 @@ impl Mr {
         let region = place(region, addr, len, iova)?;
         pd.context
             .engine
+            .tables
             .regions()
             .replace(self.inner.key, region)
             .map_err(|why| self.inner.remove_error(why, &state))?;
@@ -567,7 +568,7 @@ impl MrInner {
         if !self.registered.load(Ordering::Acquire) {
             return Err(VerbsError::InvalidArgument("already deregistered"));
         }
-        let regions = state.pd.context.engine.regions();
+        let regions = state.pd.context.engine.tables.regions();
         regions
             .remove(self.key)
             .map_err(|why| self.remove_error(why, &state))?;
@@ -579,7 +580,7 @@ impl MrInner {
         let _changing = self.changing.lock();
         let state = self.state.lock().clone();
         if self.registered.load(Ordering::Acquire) {
-            let regions = state.pd.context.engine.regions();
+            let regions = state.pd.context.engine.tables.regions();
             regions.remove_with_windows(self.key);
             self.ended(&state);
         }
@@ -592,7 +593,13 @@ impl MrInner {
             //= DST-07
             RemoveError::Bound => {
                 let users = Users::default();
-                let windows = state.pd.context.engine.regions().windows_of(self.key);
+                let windows = state
+                    .pd
+                    .context
+                    .engine
+                    .tables
+                    .regions()
+                    .windows_of(self.key);
                 windows.into_iter().for_each(|key| users.add(User::Mw(key)));
                 let region = "memory region";
                 match users.check(region) {

@@ -40,7 +40,7 @@ impl Pd {
     pub fn alloc_mw(&self, kind: WindowKind) -> Result<Mw, VerbsError> {
         self.inner.context.enter(Verb::AllocMw)?;
         let pd = Arc::clone(&self.inner);
-        let regions = pd.context.engine.regions();
+        let regions = pd.context.engine.tables.regions();
         let rkey = regions
             .insert_window(kind, pd.id)
             .ok_or(VerbsError::NoMemory("memory keys"))?;
@@ -99,7 +99,7 @@ impl MwInner {
         let first = self.alive.swap(false, Ordering::AcqRel);
         if first {
             let key = self.rkey.load(Ordering::Acquire);
-            self.pd.context.engine.regions().remove_window(key);
+            self.pd.context.engine.tables.regions().remove_window(key);
             self.pd.users.remove(User::Mw(self.first_rkey));
         }
         first

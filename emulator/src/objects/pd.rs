@@ -46,10 +46,10 @@ impl Pd {
     }
 
     pub(super) fn new(context: Arc<ContextInner>) -> Self {
-        let id = context.engine.next_pd();
+        let id = context.engine.tables.next_pd();
         let users = Arc::new(Users::default());
         let (counted, ctxn) = (Arc::clone(&users), context.registration.number());
-        let inventory = context.engine.inventory();
+        let inventory = context.engine.tables.inventory();
         let registration = inventory.register(&context.hca, Some(id), move |_, text| {
             let users = counted.count();
             let _ = write!(text, "pd pdn={} ctxn={ctxn} users={users}", id.0);

@@ -60,8 +60,8 @@ impl<'a> SendPoster<'a> {
     pub(super) fn new(owner: &'a QpOwner) -> Self {
         let (inner, engine) = (&*owner.inner, owner.engine());
         let refused = owner.enter(Verb::PostSend).err().map(Box::new);
-        let now = engine.now();
-        let mem = engine.regions().read(now);
+        let now = engine.host.now();
+        let mem = engine.tables.regions().read(now);
         let core = inner.lock();
         Self {
             owner,
@@ -324,7 +324,7 @@ impl<'a> RecvPoster<'a> {
         if let Some(core) = &mut self.core {
             // The time matters only if the receive is flushed at once.
             let now = match core.qp.state() {
-                QpState::Err => self.owner.engine().now(),
+                QpState::Err => self.owner.engine().host.now(),
                 _ => Time::ZERO,
             };
             if core.qp.is_recv_full() {
@@ -344,8 +344,8 @@ impl RecvPoster<'_> {
         // The regions have to be locked first.
         self.core = None;
         let engine = self.owner.engine();
-        let now = engine.now();
-        let mem = engine.regions().read(now);
+        let now = engine.host.now();
+        let mem = engine.tables.regions().read(now);
         let core = &mut self.inner.lock();
         let trigger = match core.qp.state() {
             QpState::Err => TransmitTrigger::Other,

@@ -385,7 +385,7 @@ impl Qp {
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.owner.enter(Verb::DestroyQp)?;
         //= MC-02
-        let groups = self.owner.engine().groups_of(self.qp_num());
+        let groups = self.owner.engine().links.groups_of(self.qp_num());
         if !groups.is_empty() {
             let (qpn, groups) = (self.qp_num(), groups.join(", "));
             let what = format!("QP {qpn}, attached to multicast group {groups}");
@@ -456,13 +456,13 @@ pub(super) fn create(
     let config = QpConfig { qp_num, ..config };
     if let Some(target) = &mut parts.target {
         target.ownership = share_target(&**engine, &target.domain, qp_num)
-            .inspect_err(|_| engine.release_qp_num(qp_num))?;
+            .inspect_err(|_| engine.presence.release_qp_num(qp_num))?;
     }
     let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
-        engine.release_qp_num(qp_num);
+        engine.presence.release_qp_num(qp_num);
         return Err(VerbsError::NotSupported("QP type"));
     };
-    qp.control_congestion(engine.controls_congestion());
+    qp.control_congestion(engine.host.controls_congestion());
     set_up(&mut qp);
     pd.users.add(User::Qp(qp_num));
     let events = Arc::clone(&pd.context.events);
@@ -470,6 +470,6 @@ pub(super) fn create(
     if config.qp_type == QpType::XrcSend {
         inner.lock().tx.accept_any();
     }
-    engine.add_qp(Arc::clone(&inner));
+    engine.tables.add_qp(Arc::clone(&inner));
     Ok(inner)
 }

@@ -6,7 +6,7 @@ use rocade_transport::{AddressVector, AlternateContext, ModifyContext, QpAttr, Q
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
 use super::qp::QpOwner;
-use crate::engine::EngineInner;
+use crate::engine::Nic;
 use crate::error::VerbsError;
 use crate::faults::Verb;
 use crate::hca::{Hca, Port};
@@ -25,7 +25,7 @@ impl QpOwner {
         self.pd.context.engine.intercept(verb, device, qpn)
     }
 
-    pub(super) fn engine(&self) -> &Arc<EngineInner> {
+    pub(super) fn engine(&self) -> &Arc<Nic> {
         &self.pd.context.engine
     }
 
@@ -121,14 +121,14 @@ impl QpOwner {
         mask: QpAttrMask,
     ) -> Result<Option<(Arc<LocalEndpoint>, TxRoute)>, VerbsError> {
         let peer = av.dgid.to_ip();
-        if av.is_global && !self.engine().peers().allow(peer) {
+        if av.is_global && !self.engine().host.peers().allow(peer) {
             return Err(VerbsError::PeerRefused(peer));
         }
         match sgid {
             Some(sgid) if sgid.to_ip().is_ipv4() == peer.is_ipv4() => {
                 if av.is_global && !av.dgid.is_zero() {
                     let local = self.hca().local_addr(sgid.to_ip());
-                    self.engine().check_reachable(local, peer)?;
+                    self.engine().host.check_reachable(local, peer)?;
                 }
                 self.prepare_route(sgid, *av, attr, mask).map(Some)
             }

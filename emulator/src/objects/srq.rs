@@ -123,6 +123,7 @@ impl Srq {
         let registration =
             context
                 .engine
+                .tables
                 .inventory()
                 .register(&context.hca, None, move |_, text| {
                     let _ = write!(text, "srq srqn={srqn} type={kind} pdn={pdn}");

@@ -27,7 +27,7 @@ fn is_woken(sleeper: &Sleeper) -> bool {
 fn the_watch_of_a_poller_is_left_to_it() {
     let engine = engine();
     let inner = engine.inner();
-    let sleepers = inner.service_queue.sleepers();
+    let sleepers = inner.scheduler.service_queue.sleepers();
     let poller = sleepers.begin().expect("a descriptor");
     assert!(poller.watches());
     sleepers.leave_background();
@@ -50,9 +50,13 @@ fn the_thread_sleeps_until_a_delayed_packet_is_due() {
     let [a, b] = ["a", "b"].map(|name| Side::on_device(engine.clone(), name, 64));
     common::connect(&a, &b);
     let inner = engine.inner();
-    let now = inner.now();
+    let now = inner.host.now();
     a.send(1, SendOp::Send { imm: None }, &[a.sge(0, 8)]);
-    let timer = inner.service_queue.next_timer().expect("an ACK is awaited");
+    let timer = inner
+        .scheduler
+        .service_queue
+        .next_timer()
+        .expect("an ACK is awaited");
     let due = now.plus_ns(3_000_000);
     assert!(timer > due);
     assert_eq!(inner.sleep_until(), Some(due));
@@ -84,10 +88,10 @@ fn each_mode_waits_for_its_own() {
     assert!(yielded.peers.is_none() && yielded.endpoints.is_empty());
     assert_eq!(yielded.timeout, Some(Duration::from_millis(1)));
     // But not that there is room again, nor that an ACK is late.
-    let (queue, qpn) = (&inner.service_queue, Qpn::new(9));
-    queue.enqueue(qpn, ServiceReason::TxBlocked, inner.now());
+    let (queue, qpn) = (&inner.scheduler.service_queue, Qpn::new(9));
+    queue.enqueue(qpn, ServiceReason::TxBlocked, inner.host.now());
     assert!(inner.wait_set(blind, false).peers.is_some());
-    queue.enqueue(qpn, ServiceReason::DelayedAck, inner.now());
+    queue.enqueue(qpn, ServiceReason::DelayedAck, inner.host.now());
     let delay = Duration::from_nanos(DELAYED_ACK_NS);
     assert_eq!(inner.wait_set(blind, true).timeout, Some(delay));
     assert_eq!(inner.wait_set(blind, false).timeout, Some(2 * delay));
@@ -99,29 +103,31 @@ fn each_mode_waits_for_its_own() {
 fn a_thread_that_yields_wakes_who_relies_on_it() {
     let engine = engine();
     let inner = engine.inner();
-    let sleepers = inner.service_queue.sleepers();
+    let sleepers = inner.scheduler.service_queue.sleepers();
     let mut policy = PollPolicy::default();
     let blind = PollStep::BackOff { blind_ns: 1_000 };
     assert!(sleepers.watch_in_background());
     let poller = sleepers.begin().expect("a descriptor");
     assert!(!poller.watches());
     inner.stop_watching();
-    let epoch = inner.arbiter.sleep_epoch();
-    let mode = inner.wait_mode_after(blind, epoch, &mut policy);
+    let epoch = inner.scheduler.arbiter.sleep_epoch();
+    let mode = inner.scheduler.wait_mode_after(blind, epoch, &mut policy);
     assert!(matches!(mode, WaitMode::BackOff(1_000)));
     assert!(is_woken(&poller), "the pollers receive the packets");
     assert!(sleepers.end(poller));
 
     let watcher = sleepers.begin().expect("a descriptor");
-    let mode = inner.wait_mode_after(blind, epoch, &mut policy);
+    let mode = inner.scheduler.wait_mode_after(blind, epoch, &mut policy);
     assert!(matches!(mode, WaitMode::BackOff(1_000)));
     assert!(!is_woken(&watcher), "it waits for the packets itself");
-    let mode = inner.wait_mode_after(PollStep::Sleep, epoch, &mut policy);
+    let mode = inner
+        .scheduler
+        .wait_mode_after(PollStep::Sleep, epoch, &mut policy);
     assert!(matches!(mode, WaitMode::Poll), "there is one watcher");
     assert!(sleepers.end(watcher));
 
-    inner.arbiter.note_app_sleep();
-    let mode = inner.wait_mode_after(blind, epoch, &mut policy);
+    inner.scheduler.arbiter.note_app_sleep();
+    let mode = inner.scheduler.wait_mode_after(blind, epoch, &mut policy);
     assert!(matches!(mode, WaitMode::Sleep));
     assert!(sleepers.is_watched_in_background());
 }
@@ -131,7 +137,7 @@ fn a_thread_that_yields_wakes_who_relies_on_it() {
 fn a_wake_up_by_peers_is_passed_on() {
     let engine = engine();
     let inner = engine.inner();
-    let sleepers = inner.service_queue.sleepers();
+    let sleepers = inner.scheduler.service_queue.sleepers();
     let poller = sleepers.begin().expect("a descriptor");
     let mut thread_state = ThreadState::default();
     inner.step(&mut thread_state, Woken::default());

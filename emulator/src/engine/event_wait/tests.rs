@@ -45,7 +45,7 @@ fn exchange(a: &Side, b: &Side, is_ready: impl Fn() -> bool + Send + Sync) {
 #[test]
 fn a_waiting_thread_receives_by_itself() {
     let (a, b) = common::pair("127.4.0.51", "127.4.0.52", 64);
-    let sleepers = a.engine.inner().service_queue.sleepers();
+    let sleepers = a.engine.inner().scheduler.service_queue.sleepers();
     let (begin, watched) = (Instant::now(), AtomicU64::new(0));
     while watched.load(Ordering::Relaxed) < 20 {
         assert!(begin.elapsed() < LIMIT, "the thread does not watch");
@@ -103,8 +103,8 @@ fn a_program_may_wait_in_a_verb_or_for_the_descriptor() {
 fn a_waiting_thread_does_not_try_on_while_another_one_receives() {
     let (a, b) = common::pair("127.4.0.69", "127.4.0.70", 64);
     let inner = a.engine.inner();
-    let sleepers = inner.service_queue.sleepers();
-    let activity = || inner.arbiter.activity(0, false);
+    let sleepers = inner.scheduler.service_queue.sleepers();
+    let activity = || inner.scheduler.arbiter.activity(0, false);
     let (begin, mut woken) = (Instant::now(), 0);
     while woken < 5 {
         assert!(begin.elapsed() < LIMIT, "{woken} times only");
@@ -115,7 +115,7 @@ fn a_waiting_thread_does_not_try_on_while_another_one_receives() {
             while !sleepers.has_registered() && begin.elapsed() < LIMIT {
                 thread::yield_now();
             }
-            let endpoints = inner.endpoints.read();
+            let endpoints = inner.links.endpoints.read();
             let receiving: Vec<_> = endpoints.iter().map(|at| at.rx.lock()).collect();
             let was_watching = sleepers.has_watching_poller();
             scope.spawn(|| send(&b)).join().expect("sent");
@@ -145,7 +145,7 @@ fn a_waiting_thread_does_not_try_on_while_another_one_receives() {
 #[test]
 fn a_thread_that_waits_for_long_gets_its_event() {
     let (a, b) = common::pair("127.4.0.55", "127.4.0.56", 64);
-    let sleepers = a.engine.inner().service_queue.sleepers();
+    let sleepers = a.engine.inner().scheduler.service_queue.sleepers();
     for _ in 0..20 {
         exchange(&a, &b, || {
             sleepers.has_registered() && sleepers.is_watched_in_background()
@@ -158,7 +158,7 @@ fn a_thread_that_waits_for_long_gets_its_event() {
 #[test]
 fn a_waiting_thread_leaves_the_packets_to_a_poller() {
     let (a, b) = common::pair("127.4.0.57", "127.4.0.58", 64);
-    let sleepers = a.engine.inner().service_queue.sleepers();
+    let sleepers = a.engine.inner().scheduler.service_queue.sleepers();
     let begin = Instant::now();
     thread::scope(|scope| {
         // Its CQ is not armed yet.

@@ -28,10 +28,10 @@ fn queue(engine: &Engine) -> Cq {
 /// Returns whether a poller that has found nothing for long may sleep.
 fn may_sleep(engine: &Engine, cq: &Cq) -> bool {
     let inner = engine.inner();
-    let sleepers = inner.service_queue.sleepers();
+    let sleepers = inner.scheduler.service_queue.sleepers();
     let sleeper = sleepers.begin().expect("a descriptor");
     let may = inner.may_sleep(cq.inner(), &sleeper);
-    inner.announce_awake();
+    inner.links.announce_awake();
     assert!(sleepers.end(sleeper));
     may
 }
@@ -58,12 +58,15 @@ fn a_poller_with_work_does_not_sleep() {
     let (inner, cq) = (engine.inner(), queue(&engine));
     ThreadPolls::begin_idle(inner);
     assert!(may_sleep(&engine, &cq));
-    inner.wake_sleepers();
+    inner.scheduler.wake_sleepers();
     assert!(!may_sleep(&engine, &cq), "another thread has received");
     ThreadPolls::begin_idle(inner);
-    inner.service_queue.wake_qp(Qpn::new(0x77));
+    inner.scheduler.service_queue.wake_qp(Qpn::new(0x77));
     assert!(!may_sleep(&engine, &cq), "a queue pair was woken");
-    assert_eq!(inner.service_queue.take_woken(), Some(Qpn::new(0x77)));
+    assert_eq!(
+        inner.scheduler.service_queue.take_woken(),
+        Some(Qpn::new(0x77))
+    );
     assert!(may_sleep(&engine, &cq));
     send(&near);
     assert!(!may_sleep(&engine, &cq), "a packet is there");
@@ -76,20 +79,20 @@ fn a_watcher_says_when_it_sleeps_and_when_it_is_awake() {
     let (engine, [near, _]) = engine_with_link(EngineConfig::simulated(1));
     let (inner, cq) = (engine.inner(), queue(&engine));
     ThreadPolls::begin_idle(inner);
-    let sleepers = inner.service_queue.sleepers();
+    let sleepers = inner.scheduler.service_queue.sleepers();
     let sleeper = sleepers.begin().expect("a descriptor");
     assert!(sleeper.watches());
     assert!(inner.may_sleep(cq.inner(), &sleeper));
     send(&near);
-    assert!(was_woken(&inner.peer_wake_fd), "it sleeps");
-    inner.announce_awake();
+    assert!(was_woken(&inner.scheduler.peer_wake_fd), "it sleeps");
+    inner.links.announce_awake();
     assert!(sleepers.end(sleeper));
     inner.receive_unlocked(Caller::Application, 0);
 
     ThreadPolls::begin_idle(inner);
     assert!(!inner.sleep(cq.inner(), 1_000), "nothing has come");
     send(&near);
-    assert!(!was_woken(&inner.peer_wake_fd), "it is awake");
+    assert!(!was_woken(&inner.scheduler.peer_wake_fd), "it is awake");
 }
 
 /// A poller does not sleep beyond the time at which a delayed packet is due.
@@ -105,7 +108,7 @@ fn a_sleep_ends_when_a_delayed_packet_is_due() {
     a.send(1, SendOp::Send { imm: None }, &[a.sge(0, 8)]);
     assert_eq!(inner.limit_of_sleep(LIMIT_NS), 3_000_000);
     assert_eq!(inner.limit_of_sleep(1_000), 1_000);
-    inner.move_to(inner.now().plus_ns(1_000_000));
+    inner.host.move_to(inner.host.now().plus_ns(1_000_000));
     assert_eq!(inner.limit_of_sleep(LIMIT_NS), 2_000_000);
 }
 
@@ -231,7 +234,14 @@ fn a_frame_wakes_the_background_thread() {
         a.side.cq.req_notify(false).expect("a channel");
         let falls_asleep = || {
             let begin = Instant::now();
-            while !a.side.engine.inner().service_queue.needs_wake(Time::ZERO) {
+            while !a
+                .side
+                .engine
+                .inner()
+                .scheduler
+                .service_queue
+                .needs_wake(Time::ZERO)
+            {
                 assert!(begin.elapsed() < limit, "it does not sleep");
                 thread::yield_now();
             }
@@ -257,10 +267,13 @@ fn a_frame_wakes_a_poller() {
     };
     let engine = common::engine("127.4.0.84");
     let inner = engine.inner();
-    let port = inner.raw_port(&inner.hcas[0]).expect("permitted");
-    let flow = inner.frames.add_flow(&port, Qpn::new(7), udp_to(7_402));
+    let port = inner.raw_port(&inner.host.hcas[0]).expect("permitted");
+    let flow = inner
+        .links
+        .frames
+        .add_flow(&port, Qpn::new(7), udp_to(7_402));
     flow.expect("a flow");
-    let sleepers = inner.service_queue.sleepers();
+    let sleepers = inner.scheduler.service_queue.sleepers();
     let sleeper = sleepers.begin().expect("a descriptor");
     assert!(sleeper.watches());
     sender.send(7_402);

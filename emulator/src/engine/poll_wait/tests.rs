@@ -41,7 +41,7 @@ fn finish(a: &Side, b: &Side) {
 #[test]
 fn a_thread_that_waits_for_descriptors_receives_by_itself() {
     let (a, b) = common::pair("127.4.0.59", "127.4.0.60", 64);
-    let sleepers = a.engine.inner().service_queue.sleepers();
+    let sleepers = a.engine.inner().scheduler.service_queue.sleepers();
     let (begin, mut by_itself) = (Instant::now(), 0);
     while by_itself < 20 {
         assert!(begin.elapsed() < LIMIT, "the thread does not watch");
@@ -68,7 +68,7 @@ fn two_threads_of_an_engine_wait_and_get_their_events() {
     let other = Side::on(one.engine.clone(), 64);
     let far_other = Side::on(far_one.engine.clone(), 64);
     common::connect(&other, &far_other);
-    let sleepers = one.engine.inner().service_queue.sleepers();
+    let sleepers = one.engine.inner().scheduler.service_queue.sleepers();
     let (begin, mut followed) = (Instant::now(), 0);
     for round in 0.. {
         if followed >= 20 {

@@ -23,10 +23,12 @@ pub(in super::super) fn engine_with_link(config: EngineConfig) -> (Engine, [Arc<
     let engine = Engine::new(config).expect("an engine");
     let inner = engine.inner();
     let ends = [1, 2].map(|last| LocalAddr::from(IpAddr::from([10, 0, 0, last])));
-    let wake = inner.peer_wake_fd.as_fd();
+    let wake = inner.scheduler.peer_wake_fd.as_fd();
     let links = ShmLink::own(ends[0], ends[1], ProcessSlot::EMBEDDED, wake).expect("a link");
     let links = links.map(Arc::new);
-    inner.change_shm_links(|shm_links| shm_links.extend(links.iter().cloned()));
+    inner
+        .links
+        .change_shm_links(|shm_links| shm_links.extend(links.iter().cloned()));
     (engine, links)
 }
 
@@ -36,9 +38,9 @@ pub(in super::super) fn engine_with_link(config: EngineConfig) -> (Engine, [Arc<
 fn datagrams_that_were_only_queued_wake_the_other_threads() {
     let (engine, [link, _]) = engine_with_link(EngineConfig::simulated(1));
     let inner = engine.inner();
-    let background = inner.service_queue.wake_fd();
+    let background = inner.scheduler.service_queue.wake_fd();
     was_woken(background);
-    let sleepers = inner.service_queue.sleepers();
+    let sleepers = inner.scheduler.service_queue.sleepers();
     let sleeper = sleepers.begin().expect("a descriptor");
     let is_woken = |sleeper: &crate::state::Sleeper| {
         let mut set = sys::PollSet::default();
