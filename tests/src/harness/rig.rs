@@ -258,24 +258,20 @@ impl Drop for Rig {
     }
 }
 
-/// Returns the release build of the command, which users get, from the target directory of this
-/// test.
+/// Returns the command of the same build as this test. Its libraries lie beside it.
 fn find_rocade() -> Result<PathBuf, Reason> {
     if let Some(path) = env::var_os("ROCADE_BIN") {
         return Ok(path.into());
     }
     let test = env::current_exe().unwrap_or_default();
     // target/<profile>/deps/<test>
-    let target = test
-        .ancestors()
-        .nth(3)
-        .unwrap_or_else(|| Path::new("target"));
-    let rocade = target.join("release/rocade");
+    let built = test.ancestors().nth(2).unwrap_or_else(|| Path::new("."));
+    let rocade = built.join("rocade");
     if rocade.is_file() {
         return Ok(rocade);
     }
     Err(Reason::Machine(format!(
-        "{} is not there: cargo build --release --workspace",
+        "{} is not there: cargo build --workspace",
         rocade.display()
     )))
 }

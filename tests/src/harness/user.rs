@@ -59,8 +59,8 @@ impl Installation {
         }
         let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755));
         open(dir.path()).expect("the mode can be set");
-        let release = rig.rocade_path().parent().expect("a file in a directory");
-        let built = fs::read_dir(release).expect("the command is there");
+        let beside = rig.rocade_path().parent().expect("a file in a directory");
+        let built = fs::read_dir(beside).expect("the command is there");
         let built = built.map(|entry| entry.expect("it can be listed").path());
         let wanted = |path: &PathBuf| {
             path.file_name() == Some(OsStr::new("rocade"))

@@ -69,12 +69,13 @@ fn slots(output: &str) -> impl Iterator<Item = u32> {
 
 #[test]
 fn eight_pairs_on_one_address_survive_the_death_of_a_ninth_process() {
-    for link in LINKS {
-        eight_pairs_and_a_death(&or_skip!(Rig::loopback(PERFTEST)).with_link(link));
+    // Through shared memory fewer, because pairs at full speed leave no processor to other tests.
+    for (link, count) in [("udp", 8), ("", 4)] {
+        pairs_and_a_death(&or_skip!(Rig::loopback(PERFTEST)).with_link(link), count);
     }
 }
 
-fn eight_pairs_and_a_death(rig: &Rig) {
+fn pairs_and_a_death(rig: &Rig, count: usize) {
     // A timeout of half a second, because each process has to wait for many others to run.
     let patient = ["-u", "17"];
     let large = ["-u", "17", "-s", "65536"];
@@ -89,6 +90,7 @@ fn eight_pairs_and_a_death(rig: &Rig) {
         ("ib_atomic_bw", &patient),
     ]
     .iter()
+    .take(count)
     .map(|(program, arguments)| EndlessPair::start(rig, program, arguments))
     .collect();
     let mut victims = victims(rig);
@@ -97,7 +99,7 @@ fn eight_pairs_and_a_death(rig: &Rig) {
     for pair in others.iter().chain([&victims]) {
         in_use.extend(slots(&pair.client.output()));
     }
-    assert_eq!(in_use.len(), 18, "slots {in_use:?}");
+    assert_eq!(in_use.len(), 2 * (count + 1), "slots {in_use:?}");
 
     let (output, took) = victims.kill_server();
     assert_gave_up(&output, took);

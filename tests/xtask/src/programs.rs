@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
@@ -26,8 +26,8 @@ const LIMIT: Duration = Duration::from_secs(1800);
 /// processors.
 const WORKERS: usize = 2;
 
-/// Programs that run the release build, of the package `rocade-tests`.
-const NEED_RELEASE: [&str; 3] = ["consumers", "conformance", "interop_rxe"];
+/// The program that takes longest, of the package `rocade-tests`. It begins first.
+const LONGEST: &str = "consumers";
 
 /// The program with guests, of the package `rocade-tests`. It fetches their kernels and makes its
 /// namespaces by itself. Nothing of normal priority runs beside it, because an emulated processor
@@ -53,8 +53,8 @@ pub(crate) struct Program {
     path: PathBuf,
     /// Directory of the package, in which its tests run.
     dir: PathBuf,
-    /// True if it runs the release build of the command and the libraries.
-    needs_release: bool,
+    /// True if it begins before the others.
+    is_longest: bool,
     /// True if it runs in the network of this process, and without another program.
     has_guests: bool,
 }
@@ -73,7 +73,7 @@ impl Program {
             name: format!("{} ({kind} {target})", dir.file_name()?.to_string_lossy()),
             path,
             dir: dir.to_owned(),
-            needs_release: is_ours && NEED_RELEASE.contains(&target),
+            is_longest: is_ours && target == LONGEST,
             has_guests: is_ours && target == HAS_GUESTS,
         })
     }
@@ -118,59 +118,22 @@ pub(crate) fn from_messages(messages: &[u8]) -> Vec<Program> {
     text.lines().filter_map(Program::from_message).collect()
 }
 
-/// The outcome of the release build, once it is known.
-#[derive(Debug, Default)]
-pub(crate) struct Release {
-    built: Mutex<Option<bool>>,
-    changed: Condvar,
-}
-
-impl Release {
-    /// Tells those who wait: it is built, or it could not be.
-    pub(crate) fn set(&self, built: bool) {
-        *self.built.lock().unwrap_or_else(PoisonError::into_inner) = Some(built);
-        self.changed.notify_all();
-    }
-
-    /// Waits until the outcome is known. Returns true if the build succeeded.
-    fn wait(&self) -> bool {
-        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.changed.wait_while(built, |built| built.is_none());
-        known
-            .unwrap_or_else(PoisonError::into_inner)
-            .unwrap_or(false)
-    }
-
-    fn is_known(&self) -> bool {
-        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        built.is_some()
-    }
-}
-
-/// Runs all programs. Those that need the release build begin when it is there, those with guests
-/// when all others have ended.
-pub(crate) fn run(
-    programs: Vec<Program>,
-    environment: &[(String, String)],
-    release: &Release,
-) -> Tally {
+/// Runs all programs: the longest first, and those with guests when all others have ended.
+pub(crate) fn run(programs: Vec<Program>, environment: &[(String, String)]) -> Tally {
     let mut probe = Command::new(ALONE[0]);
     probe.args(&ALONE[1..]).args(["sh", "true"]);
     let alone = step::succeeds(&mut probe);
     let (wrapper, workers): (&[&str], _) = if alone { (&ALONE, WORKERS) } else { (&[], 1) };
     let run_one = |program: Program| {
-        if program.needs_release && !release.wait() {
-            return Tally::FAIL;
-        }
         let command = program.command(wrapper, environment);
         let headline = format!("tests: {}", program.name);
         step::aside(Priority::Normal, || step::run(&headline, LIMIT, command)).as_tests()
     };
     let (last, side_by_side) = programs.into_iter().partition(|program| program.has_guests);
-    let queue = Mutex::new(Queue::new(side_by_side));
+    let queue = Mutex::new(in_order(side_by_side));
     let next = || {
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.next(release.is_known())
+        queue.pop_front()
     };
     let worker = || {
         let mut tally = Tally::default();
@@ -191,34 +154,10 @@ pub(crate) fn run(
         .fold(tally, |sum, program| sum + run_one(program))
 }
 
-/// Programs that have not begun.
-#[derive(Debug)]
-struct Queue {
-    plain: VecDeque<Program>,
-    /// Programs that need the release build. They take longest, and begin as soon as it is there.
-    on_release: VecDeque<Program>,
-}
-
-impl Queue {
-    fn new(programs: Vec<Program>) -> Self {
-        let (on_release, plain): (VecDeque<_>, VecDeque<_>) = programs
-            .into_iter()
-            .partition(|program| program.needs_release);
-        Self { plain, on_release }
-    }
-
-    /// Returns the next program to run. One that waits for the release build comes last.
-    fn next(&mut self, release_is_known: bool) -> Option<Program> {
-        if release_is_known {
-            self.on_release
-                .pop_front()
-                .or_else(|| self.plain.pop_front())
-        } else {
-            self.plain
-                .pop_front()
-                .or_else(|| self.on_release.pop_front())
-        }
-    }
+/// The programs with the longest ahead, because what begins last has no other beside it.
+fn in_order(mut programs: Vec<Program>) -> VecDeque<Program> {
+    programs.sort_by_key(|program| !program.is_longest);
+    programs.into()
 }
 
 #[cfg(test)]
@@ -229,12 +168,12 @@ mod tests {
         "manifest_path":"/r/tests/Cargo.toml","target":{"kind":["test"],"name":"consumers"},
         "profile":{"test":true},"executable":"/r/target/debug/deps/consumers-1"}"#;
 
-    fn program(name: &str, needs_release: bool) -> Program {
+    fn program(name: &str, is_longest: bool) -> Program {
         Program {
             name: name.to_owned(),
             path: "true".into(),
             dir: "/".into(),
-            needs_release,
+            is_longest,
             has_guests: false,
         }
     }
@@ -248,10 +187,7 @@ mod tests {
             message.replace("consumers", "sim_rc")
         );
         let programs = from_messages(text.as_bytes());
-        let names: Vec<_> = programs
-            .iter()
-            .map(|p| (&*p.name, p.needs_release))
-            .collect();
+        let names: Vec<_> = programs.iter().map(|p| (&*p.name, p.is_longest)).collect();
         assert_eq!(
             names,
             [
@@ -281,31 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_the_release_build_waits_for_it_and_then_goes_first() {
-        let all = || vec![program("a", false), program("r", true), program("b", false)];
-        let order = |known: &[bool]| {
-            let mut queue = Queue::new(all());
-            let next = known.iter().filter_map(|known| queue.next(*known));
-            next.map(|program| program.name)
-                .collect::<Vec<_>>()
-                .concat()
-        };
-        assert_eq!(order(&[false; 4]), "abr");
-        assert_eq!(order(&[false, true, true, true]), "arb");
-    }
-
-    #[test]
-    fn a_release_build_that_fails_fails_what_needs_it() {
-        let release = Release::default();
-        release.set(false);
-        let tally = run(vec![program("a", true), program("b", true)], &[], &release);
-        assert_eq!(tally, Tally::FAIL + Tally::FAIL);
+    fn the_longest_program_begins_first() {
+        let all = vec![program("a", false), program("l", true), program("b", false)];
+        let order: Vec<_> = in_order(all).into_iter().map(|p| p.name).collect();
+        assert_eq!(order, ["l", "a", "b"]);
     }
 
     #[test]
     fn a_program_with_guests_runs_last() {
-        let release = Release::default();
-        release.set(true);
         let dir = tempfile::tempdir().unwrap();
         let script = |name: &str, text: &str, has_guests| {
             let path = dir.path().join(name);
@@ -330,18 +249,16 @@ mod tests {
             script("b", "sleep 0.2; touch b.end", false),
         ];
         // A program that prints no result counts only where it fails.
-        assert_eq!(run(programs, &[], &release), Tally::default());
+        assert_eq!(run(programs, &[]), Tally::default());
     }
 
     #[test]
     fn a_program_runs_in_its_directory_and_its_failure_counts() {
-        let release = Release::default();
-        release.set(true);
         let dir = std::env::temp_dir();
         let mut failing = program("f", false);
         failing.path = "false".into();
         failing.dir = dir;
-        let tally = run(vec![failing, program("t", true)], &[], &release);
+        let tally = run(vec![failing, program("t", false)], &[]);
         assert_eq!(tally, Tally::FAIL);
     }
 }

@@ -116,7 +116,7 @@ mod tests {
         for unexpected in [
             "SKIP: interop_rxe::small_pingpong_both_ways: missing package qemu-system-x86",
             "SKIP: interop_rxe::small_pingpong_both_ways: no rxe guest: rxe-vm: no image",
-            "SKIP: consumers::pingpong::small: target/release/rocade is not there",
+            "SKIP: consumers::pingpong::small: target/debug/rocade is not there",
             "SKIP: conformance::packets: needs root",
         ] {
             assert!(!expected(unexpected), "{unexpected}");

@@ -1,17 +1,17 @@
 //! `cargo xtask test`: install, build, test, lint, loom, fuzz, AArch64.
 //!
-//! The tests wait most of the time, builds and checks compute. So the suite has two lines of work:
+//! The tests wait most of the time, builds and checks compute. So the suite has lines of work beside each other:
 //!
 //! ```text
-//! build of the tests ─┬─ test programs, two at a time ─ those on the release build ─ guests ─┬─ result
-//!                     └─ release build ─ documentation tests, loom, clippy, doc, fuzz, AArch64 ┘
+//! build of the tests ─┬─ test programs, two at a time ─ guests ───────────────────┬─ result
+//!                     ├─ packages, documentation tests, loom, clippy, doc ────────┤
+//!                     └─ fuzz, AArch64 ───────────────────────────────────────────┘
 //! ```
 //!
-//! The lower line has low priority.
+//! The lower lines have low priority.
 
 use std::{
     env, fs,
-    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -44,7 +44,10 @@ pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> T
         pypi::install(workspace, false);
         registry::install(workspace, false);
     }
-    if !step::run("build", BUILD_LIMIT, release_build(workspace)).success {
+    // The command and the libraries, which tests of unmodified programs run.
+    let mut build = workspace.cargo(&["build", "--workspace", "--locked", "--lib", "--bins"]);
+    build.arg("--quiet");
+    if !step::run("build", BUILD_LIMIT, build).success {
         return Tally::FAIL;
     }
     let mut command = workspace.cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
@@ -53,22 +56,6 @@ pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> T
         command.envs(environment.iter().cloned());
         step::run("tests", TEST_LIMIT, command).as_tests()
     })
-}
-
-/// The build of the commands and the libraries that users get, which are all that the tests run. In
-/// CI it is optimised less, and takes a third of the time.
-fn release_build(workspace: &Workspace) -> Command {
-    let mut build = workspace.cargo(&["build", "--release", "--workspace", "--locked"]);
-    build.args(["--lib", "--bin", "rocade", "--bin", "rocade-conformance"]);
-    // Its gRPC would add features to crates of the libraries.
-    build.args(["--exclude", "rocade-k8s"]);
-    if in_ci() {
-        // The tests that wait for it are the longest, and measure nothing.
-        build.env("CARGO_PROFILE_RELEASE_DEBUG", "0");
-        build.env("CARGO_PROFILE_RELEASE_LTO", "off");
-        build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    }
-    build
 }
 
 fn everything(workspace: &Workspace, install: bool) -> Tally {
@@ -80,7 +67,13 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
         // Fetching waits for the network. Tests of what is missing afterwards print that and are
         // skipped.
         if install {
-            scope.spawn(|| step::aside(Priority::Normal, || pypi::install(workspace, false)));
+            scope.spawn(|| {
+                step::aside(Priority::Normal, || {
+                    pypi::install(workspace, false);
+                    // By a library of those packages.
+                    registry::install(workspace, false)
+                })
+            });
             scope.spawn(|| step::aside(Priority::Normal, || aarch64::install(workspace, false)));
         }
         step::capture("build of the tests", BUILD_LIMIT, build)
@@ -89,27 +82,22 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
         return formatted + Tally::FAIL;
     }
     let programs = programs::from_messages(&messages);
-    let release = programs::Release::default();
     let (tests, rest) = thread::scope(|scope| {
-        let release = &release;
         let rest = scope.spawn(move || {
             step::aside(Priority::Low, || {
-                let success = built_for_consumers(workspace, install);
-                release.set(success);
                 // What has build directories of its own does not wait for the rest.
                 thread::scope(|scope| {
                     let others = || step::aside(Priority::Low, || with_other_builds(workspace));
                     let others = scope.spawn(others);
-                    let packages = success.then(packages_assembled).unwrap_or_default();
-                    let checked = packages + checks(workspace);
-                    build_tally(success) + checked + others.join().unwrap_or(Tally::FAIL)
+                    let checked = packages_assembled() + checks(workspace);
+                    checked + others.join().unwrap_or(Tally::FAIL)
                 })
             })
         });
         let tests = counting_skips(&skip_log(workspace), |environment| {
             // What tests would build by themselves is there.
             let built = [("ROCADE_TEST_BUILT".to_owned(), "1".to_owned())];
-            programs::run(programs, &[environment, &built].concat(), release)
+            programs::run(programs, &[environment, &built].concat())
         });
         // A panic of this thread counts as a failure, because its results are lost.
         (tests, rest.join().unwrap_or(Tally::FAIL))
@@ -117,27 +105,7 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
     formatted + tests + rest
 }
 
-/// Builds what the longest tests wait for, before all else: the release build, and beside it the
-/// tests of a crate. Returns true if the release build succeeded.
-fn built_for_consumers(workspace: &Workspace, install: bool) -> bool {
-    let normal = Priority::Normal;
-    let build = || {
-        step::aside(normal, || {
-            step::run("release build", BUILD_LIMIT, release_build(workspace))
-        })
-    };
-    thread::scope(|scope| {
-        let fetched = || step::aside(normal, || registry::install(workspace, false));
-        let fetched = install.then(|| scope.spawn(fetched));
-        // The tests wait for an answer, whatever happens here.
-        let built = panic::catch_unwind(AssertUnwindSafe(build));
-        // Tests of what is missing afterwards print that and are skipped.
-        let _ = fetched.map(thread::ScopedJoinHandle::join);
-        built.is_ok_and(|outcome| outcome.success)
-    })
-}
-
-/// Makes packages of the release build, as far as they need no other compiler.
+/// Makes packages of the build of the tests, as far as they need no other compiler.
 fn packages_assembled() -> Tally {
     // The build of the tests may have replaced the file of this program.
     let mut command = Command::new(format!("/proc/{}/exe", std::process::id()));
@@ -157,15 +125,6 @@ fn checks(workspace: &Workspace) -> Tally {
 /// Runs what has build directories of its own.
 fn with_other_builds(workspace: &Workspace) -> Tally {
     fuzz::run(workspace, fuzz::SMOKE, &[]) + aarch64::run(workspace)
-}
-
-/// A build counts only where it fails.
-fn build_tally(success: bool) -> Tally {
-    if success {
-        Tally::default()
-    } else {
-        Tally::FAIL
-    }
 }
 
 /// Runs tests with the environment that they need, and tells the skipped ones from those that

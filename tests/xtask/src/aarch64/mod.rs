@@ -70,6 +70,10 @@ const IN_PART: [(&str, &[&str]); 4] = [
     ("tests (test consumers)", &UNMODIFIED),
 ];
 
+/// Cases of a property. The emulator takes twenty times as long for each, and the native run has the
+/// usual number.
+const PROPERTY_CASES: &str = "32";
+
 /// C tests of librdmacm that run, in 30 seconds of processor time. Those after `--skip` need what
 /// QEMU lacks, and docs/aarch64.md says of the others that fail why they do.
 const CONNECTIONS: [&str; 22] = [
@@ -213,6 +217,7 @@ fn run_program(
         .envs(environment.iter().cloned())
         // What tests would build by themselves is there.
         .env("ROCADE_TEST_BUILT", "1")
+        .env("PROPTEST_CASES", PROPERTY_CASES)
         .env("CC", toolchain::COMPILER)
         .env("ROCADE_BIN", rocade);
     let headline = format!("AArch64: {}", program.name());

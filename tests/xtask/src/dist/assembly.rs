@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, path::Path, process::Command};
 use super::{Plan, arch::Arch, archive, contents, deb, files_below, glibc, output, tree};
 use crate::{tally::Tally, workspace::Workspace};
 
-/// Assembles the packages of the build in a directory, such as `target/release`, and checks them.
+/// Assembles the packages of the build in a directory, such as `target/debug`, and checks them.
 pub(crate) fn run(workspace: &Workspace, built: &Path) -> Tally {
     match assemble(workspace, built) {
         Ok(()) => Tally::PASS,

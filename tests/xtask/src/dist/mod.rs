@@ -58,7 +58,7 @@ pub(crate) struct DistArgs {
     /// The profile of cargo.
     #[arg(long, default_value = "dist")]
     profile: String,
-    /// Only the tree, the archive and Debian's package of the release build that is there, with
+    /// Only the tree, the archive and Debian's package of the debug build that is there, with
     /// checks of their contents.
     #[arg(long, conflicts_with_all = ["check", "twice", "arch", "no_build", "profile"])]
     assemble: bool,
@@ -140,7 +140,7 @@ pub(crate) fn run(workspace: &Workspace, args: &DistArgs) -> Tally {
         Tally::FAIL
     };
     if args.assemble {
-        return assembly::run(workspace, &workspace.target().join("release"));
+        return assembly::run(workspace, &workspace.target().join("debug"));
     }
     run_all(workspace, args).unwrap_or_else(failed)
 }
