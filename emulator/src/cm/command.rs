@@ -16,7 +16,7 @@ use super::address::{CmAddr, PathHint};
 use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, QueuedEvent, UdParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, MAX_CM_RETRIES, PortSpace, RESPONSE_TIMEOUT, UDP_QKEY};
-use super::resolve::{unspecified, with_port};
+use super::resolve::{hca_with, stands_for_all, unspecified, with_port};
 use crate::engine::Nic;
 use crate::error::VerbsError;
 use crate::faults::Verb;
@@ -84,7 +84,7 @@ impl CmId {
         let mut id = IdCore::new(Arc::clone(&channel.inner), port_space, qp_type);
         id.rq_psn = Psn::new(channel.engine.host.random_word());
         id.cookie = Some(cookie);
-        let key = channel.engine.with_cm(|core, _| core.add(id))?;
+        let key = with_cm(&channel.engine, |core, _| core.add(id))?;
         Ok(Self::of(&channel.engine, key))
     }
 
@@ -109,7 +109,7 @@ impl CmId {
         f: impl FnOnce(&mut CmCore, IdKey, Time) -> Result<R, VerbsError>,
     ) -> Result<R, VerbsError> {
         let key = self.key;
-        self.engine.with_cm(|core, now| f(core, key, now))?
+        with_cm(&self.engine, |core, now| f(core, key, now))?
     }
 
     /// Changes an ID without sending anything to a peer.
@@ -117,7 +117,7 @@ impl CmId {
         &self,
         f: impl FnOnce(&mut IdCore) -> Result<R, VerbsError>,
     ) -> Result<R, VerbsError> {
-        self.engine.inspect(|core| f(core.id(self.key)?))
+        self.engine.cm.inspect(|core| f(core.id(self.key)?))
     }
 
     /// The addresses and the device of the ID.
@@ -201,7 +201,7 @@ impl CmId {
             return Err(VerbsError::Io(io::Error::from_raw_os_error(libc::EACCES)));
         }
         let to = match addr.ip() {
-            ip if !self.engine.stands_for_all(ip) => BoundTo::Ip(ip),
+            ip if !stands_for_all(&self.engine.host, ip) => BoundTo::Ip(ip),
             IpAddr::V4(_) => BoundTo::AnyV4,
             IpAddr::V6(_) if af_only => BoundTo::AnyV6,
             IpAddr::V6(_) => BoundTo::Any,
@@ -225,10 +225,10 @@ impl CmId {
 
     /// Opens the socket of a local address, or those of all.
     fn prepare_local(&self, ip: IpAddr) -> Result<Option<Arc<Hca>>, VerbsError> {
-        if self.engine.stands_for_all(ip) {
+        if stands_for_all(&self.engine.host, ip) {
             return Ok(None);
         }
-        let hca = self.engine.hca_with(ip).ok_or(VerbsError::NoDevice)?;
+        let hca = hca_with(&self.engine.host, ip).ok_or(VerbsError::NoDevice)?;
         self.engine.endpoint_for(hca.local_addr(ip))?;
         Ok(Some(hca))
     }
@@ -675,6 +675,15 @@ impl IdKey {
 
 fn in_use(conflict: Conflict) -> VerbsError {
     VerbsError::Io(io::Error::from_raw_os_error(conflict.errno()))
+}
+
+/// Runs `f` on the connection manager of a process that is attached to its addresses.
+pub(super) fn with_cm<R>(
+    engine: &Arc<Nic>,
+    f: impl FnOnce(&mut CmCore, Time) -> R,
+) -> Result<R, VerbsError> {
+    let slot = engine.attached_slot()?;
+    Ok(engine.cm.run(&**engine, slot, f))
 }
 
 /// Returns a port for an active side. Other applications need not know it.

@@ -311,7 +311,7 @@ impl CmChannel {
         &self,
         pop: impl FnOnce(&EventQueue<QueuedEvent>) -> Result<Option<QueuedEvent>, VerbsError>,
     ) -> Result<Option<CmEvent>, VerbsError> {
-        let mut cm = self.engine.cm().lock();
+        let mut cm = self.engine.cm.lock();
         // The lock ensures that an event is taken only while its ID exists.
         let Some(waiting) = pop(&self.inner.events)? else {
             return Ok(None);
@@ -331,7 +331,9 @@ impl CmChannel {
             let cookie = core.reported(id, new_id);
             // A request that was taken makes room for one that is held back.
             if new_id.is_some() && core.cm.holds_requests() {
-                self.engine.follow_up(core, self.engine.host.now());
+                self.engine
+                    .cm
+                    .follow_up(&*self.engine, core, self.engine.host.now());
             }
             cookie
         });

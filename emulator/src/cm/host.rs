@@ -15,8 +15,8 @@ use rocade_wire::{Guid, Psn};
 
 use super::event::{ByKey, CmEventKind, CmParam, QueuedEvent};
 use super::id::{IdCore, IdKey, IdState};
+use super::io::CmIo;
 use super::resolve_addr::AddressQuery;
-use crate::engine::Nic;
 use crate::error::VerbsError;
 use crate::gsi::services::{Binding, Services};
 use crate::hca::Hca;
@@ -61,6 +61,12 @@ pub(crate) struct CmCore {
 }
 
 impl CmCore {
+    fn of(io: &dyn CmIo, slot: ProcessSlot) -> Self {
+        let host = io.host();
+        let seed = u64::from(host.random_word()) << 32 | u64::from(host.random_word());
+        Self::new(host.node_guid(), slot, io.journal(), seed)
+    }
+
     fn new(guid: Guid, slot: ProcessSlot, ack_journal: Option<Arc<AckJournal>>, seed: u64) -> Self {
         let config = CmConfig {
             guid,
@@ -238,29 +244,21 @@ impl CmHost {
     }
 }
 
-impl Nic {
-    /// Runs `f` on the connection manager, and then handles its events and messages.
-    pub(super) fn with_cm<R>(
-        self: &Arc<Self>,
+impl CmHost {
+    /// Runs `f` on the connection manager of a process with this slot, and then handles its events
+    /// and messages.
+    pub(super) fn run<R>(
+        &self,
+        io: &dyn CmIo,
+        slot: ProcessSlot,
         f: impl FnOnce(&mut CmCore, Time) -> R,
-    ) -> Result<R, VerbsError> {
-        let slot = self.attached_slot()?;
-        let mut core = self.cm().lock();
-        let core = core.get_or_insert_with(|| self.new_cm(slot));
-        let now = self.host.now();
+    ) -> R {
+        let mut core = self.lock();
+        let core = core.get_or_insert_with(|| CmCore::of(io, slot));
+        let now = io.host().now();
         let result = f(core, now);
-        self.follow_up(core, now);
-        Ok(result)
-    }
-
-    fn new_cm(&self, slot: ProcessSlot) -> CmCore {
-        let seed = u64::from(self.host.random_word()) << 32 | u64::from(self.host.random_word());
-        CmCore::new(
-            self.host.node_guid(),
-            slot,
-            self.presence.ack_journal(),
-            seed,
-        )
+        self.follow_up(io, core, now);
+        result
     }
 
     /// Runs `f` on the connection manager without handling events or messages. `f` must not cause
@@ -269,7 +267,7 @@ impl Nic {
         &self,
         f: impl FnOnce(&mut CmCore) -> Result<R, VerbsError>,
     ) -> Result<R, VerbsError> {
-        match &mut *self.cm().lock() {
+        match &mut *self.lock() {
             Some(core) => f(core),
             // The first ID makes the connection manager.
             None => Err(VerbsError::InvalidArgument("no such ID")),
@@ -277,64 +275,62 @@ impl Nic {
     }
 
     /// Handles queued datagrams and expired timers. The caller holds no lock.
-    pub(crate) fn serve_cm(&self) {
-        let host = self.cm();
-        let timeout = host.next_timeout();
-        let has_arrived = host.has_arrived();
+    pub(crate) fn serve(&self, io: &dyn CmIo) {
+        let timeout = self.next_timeout();
+        let has_arrived = self.has_arrived();
         // Reading the clock takes a tenth of a poll.
         if timeout.is_none() && !has_arrived {
             return;
         }
-        let now = self.host.now();
+        let now = io.host().now();
         if has_arrived || timeout.is_some_and(|at| at <= now) {
-            self.serve_cm_now(now);
+            self.serve_now(io, now);
         }
     }
 
     #[cold]
-    fn serve_cm_now(&self, now: Time) {
-        let Some(slot) = self.presence.slot() else {
+    fn serve_now(&self, io: &dyn CmIo, now: Time) {
+        let Some(slot) = io.slot() else {
             return;
         };
-        let host = self.cm();
-        if host.has_arrived() {
+        if self.has_arrived() {
             // A peer sends its DREQ after the ACKs of what it received. They may be in shared
             // memory, which the DREQ must not overtake.
-            self.receive_all_unpublished();
+            io.receive_rings();
         }
-        let mut core = host.lock();
-        let core = core.get_or_insert_with(|| self.new_cm(slot));
-        host.has_arrived.store(false, Ordering::Release);
-        let received = std::mem::take(&mut *host.received.lock());
+        let mut core = self.lock();
+        let core = core.get_or_insert_with(|| CmCore::of(io, slot));
+        self.has_arrived.store(false, Ordering::Release);
+        let received = std::mem::take(&mut *self.received.lock());
         for ReceivedMad { route, mad } in received {
             core.cm.handle_mad(now, route, &mad[..]);
-            self.follow_up(core, now);
+            self.follow_up(io, core, now);
         }
         core.cm.handle_timeout(now);
         core.look_at_queries(now);
-        self.follow_up(core, now);
+        self.follow_up(io, core, now);
     }
 
     /// Disconnects from all peers when the process exits, like the kernel.
     //= CM-ST-10
-    pub(crate) fn end_connections_at_exit(&self) {
+    pub(crate) fn end_connections_at_exit(&self, io: &dyn CmIo) {
         const PATIENCE: Duration = Duration::from_millis(5);
-        let Some(mut core) = self.cm().core.try_lock_for(PATIENCE) else {
+        let Some(mut core) = self.core.try_lock_for(PATIENCE) else {
             return;
         };
         let Some(core) = &mut *core else { return };
-        let now = self.host.now();
+        let now = io.host().now();
         let all: Vec<IdKey> = core.ids.keys().copied().collect();
         for key in all {
             core.end(key, now);
         }
-        self.follow_up(core, now);
+        self.follow_up(io, core, now);
     }
 
     /// Handles events, and sends the pending messages.
-    pub(super) fn follow_up(&self, core: &mut CmCore, now: Time) {
+    pub(super) fn follow_up(&self, io: &dyn CmIo, core: &mut CmCore, now: Time) {
         while let Some(event) = core.cm.poll_event() {
-            core.react(self, now, event);
+            core.react(io.host(), now, event);
         }
         while let Some(unanswered) = core.cm.poll_unanswered() {
             core.announce_wait(unanswered);
@@ -348,27 +344,19 @@ impl Nic {
         while let Some(transmit) = core.cm.poll_transmit() {
             let psn = core.psn;
             core.psn = Psn::new(psn.get().wrapping_add(1));
-            // Recursive, because a thread that receives already holds the lock.
-            let endpoints = self.links.endpoints().read_recursive();
-            let mut endpoints = endpoints.iter();
-            let endpoint = endpoints.find(|endpoint| endpoint.link.local() == transmit.route.local);
-            if let Some(endpoint) = endpoint
-                && let Err(error) = self.send_mad(endpoint, psn, &transmit)
-            {
-                tracing::debug!(%error, route = ?transmit.route, "failed to send a MAD");
-            }
+            io.send_mad(psn, &transmit);
         }
         let next = [core.cm.next_timeout(), core.next_query()];
         let next = next.into_iter().flatten().min();
         let due = next.map_or(0, |at| at.as_ns().max(1));
         // The thread that stored the same value has woken the background thread. No other thread
         // stores concurrently, because the lock is held.
-        if self.cm().due.load(Ordering::SeqCst) == due {
+        if self.due.load(Ordering::SeqCst) == due {
             return;
         }
-        self.cm().due.store(due, Ordering::SeqCst);
+        self.due.store(due, Ordering::SeqCst);
         if let Some(at) = next {
-            self.scheduler.wake_background_by(at);
+            io.wake_by(at);
         }
     }
 }

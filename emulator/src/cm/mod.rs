@@ -12,9 +12,9 @@
 mod address;
 mod command;
 mod event;
-mod gsi;
 mod host;
 mod id;
+mod io;
 mod messages;
 mod options;
 mod react;
@@ -30,6 +30,7 @@ pub use rocade_transport::cm::CmCounters;
 pub use rocade_wire::mad::{Ece, RejReason, ServiceId};
 
 pub(crate) use host::CmHost;
+pub(crate) use io::CmIo;
 
 use std::net::SocketAddr;
 

@@ -15,7 +15,8 @@ use super::event::{CmEventKind, CmParam, ConnParam, QueuedEvent, UdParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, PeerEnd};
 use super::messages::{ack_timeout, peer_of_request};
-use crate::engine::Nic;
+use super::resolve::hca_with;
+use crate::engine::Host;
 use crate::gsi::services::port_of;
 use crate::notice::{self, Notice};
 
@@ -57,12 +58,12 @@ const fn header_len(id: &IdCore) -> usize {
 
 impl CmCore {
     /// Handles an event of a connection.
-    pub(super) fn react(&mut self, engine: &Nic, now: Time, event: CmOutcome) {
+    pub(super) fn react(&mut self, host: &Host, now: Time, event: CmOutcome) {
         let of = |id: CommId| self.by_conn.get(&id).copied();
         match event {
-            CmOutcome::Request { id, route, req } => self.on_request(engine, now, id, route, &req),
+            CmOutcome::Request { id, route, req } => self.on_request(host, now, id, route, &req),
             CmOutcome::ServiceRequest { id, route, req } => {
-                self.on_service_request(engine, now, id, route, &req);
+                self.on_service_request(host, now, id, route, &req);
             }
             CmOutcome::Reply { id, rep } => {
                 if let Some(key) = of(id) {
@@ -126,7 +127,7 @@ impl CmCore {
     /// rejected or ignored.
     fn new_request_id(
         &mut self,
-        engine: &Nic,
+        host: &Host,
         now: Time,
         conn: CommId,
         route: CmRoute,
@@ -135,7 +136,7 @@ impl CmCore {
     ) -> Option<(IdKey, IdCore)> {
         let found = self
             .listener_for(service, route, qp_type)
-            .zip(engine.hca_with(route.local));
+            .zip(hca_with(host, route.local));
         let found = found.and_then(|(key, hca)| {
             let is_ib = self.ids.get(&key)?.ib.is_some();
             let source = source_of(private_data, is_ib, route)?;
@@ -158,7 +159,7 @@ impl CmCore {
             listener.port_space,
             listener.qp_type,
         );
-        id.rq_psn = Psn::new(engine.host.random_word());
+        id.rq_psn = Psn::new(host.random_word());
         id.src = Some(SocketAddr::new(route.local, port_of(service)));
         id.dst = Some(source);
         id.ib = listener.ib;
@@ -185,7 +186,7 @@ impl CmCore {
     }
 
     //= EVT-02
-    fn on_request(&mut self, engine: &Nic, now: Time, conn: CommId, route: CmRoute, req: &Req) {
+    fn on_request(&mut self, host: &Host, now: Time, conn: CommId, route: CmRoute, req: &Req) {
         let qp_type = match req.transport {
             TransportType::Uc => QpType::Uc,
             TransportType::Xrc => QpType::XrcRecv,
@@ -193,7 +194,7 @@ impl CmCore {
         };
         let about = (&req.private_data[..], qp_type);
         let Some((listener, mut id)) =
-            self.new_request_id(engine, now, conn, route, req.service_id, about)
+            self.new_request_id(host, now, conn, route, req.service_id, about)
         else {
             return;
         };
@@ -216,7 +217,7 @@ impl CmCore {
     //= EVT-04
     fn on_service_request(
         &mut self,
-        engine: &Nic,
+        host: &Host,
         now: Time,
         conn: CommId,
         route: CmRoute,
@@ -224,7 +225,7 @@ impl CmCore {
     ) {
         let about = (&req.private_data[..], QpType::Ud);
         let Some((listener, id)) =
-            self.new_request_id(engine, now, conn, route, req.service_id, about)
+            self.new_request_id(host, now, conn, route, req.service_id, about)
         else {
             return;
         };

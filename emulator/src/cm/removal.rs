@@ -10,9 +10,9 @@ use std::sync::Arc;
 use rocade_transport::Time;
 
 use super::event::{CmEventKind, CmParam};
-use super::host::CmCore;
+use super::host::{CmCore, CmHost};
 use super::id::{IdCore, IdKey, IdState};
-use crate::engine::Nic;
+use super::io::CmIo;
 use crate::error::VerbsError;
 use crate::hca::Hca;
 
@@ -24,13 +24,13 @@ impl IdCore {
     }
 }
 
-impl Nic {
+impl CmHost {
     /// Ends all IDs that are bound to a device. Its packets are lost already, so that peers are not
     /// told.
-    pub(crate) fn remove_ids(&self, hca: &Arc<Hca>) {
-        let mut core = self.cm().lock();
+    pub(crate) fn remove_ids(&self, io: &dyn CmIo, hca: &Arc<Hca>) {
+        let mut core = self.lock();
         let Some(core) = &mut *core else { return };
-        let now = self.host.now();
+        let now = io.host().now();
         let is_bound = |id: &IdCore| {
             let own = id.hca.as_ref();
             own.is_some_and(|own| Arc::ptr_eq(own, hca)) && id.state != IdState::Removed
@@ -40,7 +40,7 @@ impl Nic {
         for key in bound {
             core.remove_id(key, now);
         }
-        self.follow_up(core, now);
+        self.follow_up(io, core, now);
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
-use crate::engine::Nic;
+use crate::engine::Host;
 use crate::failure::{NO_ADDRESS, named};
 use crate::hca::Hca;
 use crate::sys;
@@ -49,90 +49,87 @@ fn scoped(hca: &Hca, ip: IpAddr) -> SocketAddr {
     }
 }
 
-impl Nic {
-    /// The device that has an address, unless a fault rule has removed it.
-    pub(super) fn hca_with(&self, ip: IpAddr) -> Option<Arc<Hca>> {
-        let mut hcas = self.host.present_hcas();
-        hcas.find(|hca| hca.config.addrs().any(|own| own == ip))
-            .cloned()
-    }
+/// The device that has an address, unless a fault rule has removed it.
+pub(super) fn hca_with(host: &Host, ip: IpAddr) -> Option<Arc<Hca>> {
+    let mut hcas = host.present_hcas();
+    hcas.find(|hca| hca.config.addrs().any(|own| own == ip))
+        .cloned()
+}
 
-    /// Returns true if an address means all addresses. A loopback address does if no device has
-    /// one.
-    pub(super) fn stands_for_all(&self, ip: IpAddr) -> bool {
-        ip.is_unspecified() || (ip.is_loopback() && !self.has_loopback())
-    }
+/// Returns true if an address means all addresses. A loopback address does if no device has
+/// one.
+pub(super) fn stands_for_all(host: &Host, ip: IpAddr) -> bool {
+    ip.is_unspecified() || (ip.is_loopback() && !has_loopback(host))
+}
 
-    fn has_loopback(&self) -> bool {
-        let mut addrs = self.host.hcas().iter().flat_map(|hca| hca.config.addrs());
-        addrs.any(|own| own.is_loopback())
-    }
+fn has_loopback(host: &Host) -> bool {
+    let mut addrs = host.hcas().iter().flat_map(|hca| hca.config.addrs());
+    addrs.any(|own| own.is_loopback())
+}
 
-    /// Replaces a loopback address of the peer by an address of a device, unless a device has a
-    /// loopback address.
-    //= CMA-16
-    pub(super) fn instead_of_loopback(&self, dst: SocketAddr) -> SocketAddr {
-        if !dst.ip().is_loopback() || self.has_loopback() {
-            return dst;
+/// Replaces a loopback address of the peer by an address of a device, unless a device has a
+/// loopback address.
+//= CMA-16
+pub(super) fn instead_of_loopback(host: &Host, dst: SocketAddr) -> SocketAddr {
+    if !dst.ip().is_loopback() || has_loopback(host) {
+        return dst;
+    }
+    let mut own = host.present_hcas().flat_map(|hca| {
+        let addrs = hca.config.addrs();
+        addrs.map(|own| scoped(hca, own))
+    });
+    let own = own.find(|own| own.is_ipv4() == dst.is_ipv4());
+    own.map_or(dst, |own| with_port(own, dst.port()))
+}
+
+/// Checks that the system has a route from an address of a device to a peer.
+///
+/// # Errors
+/// [`io::Error`] if the host has no route from `own` to `dst`, or no descriptor is left.
+//= EVT-01
+pub(super) fn route_from(host: &Host, own: SocketAddr, dst: SocketAddr) -> io::Result<()> {
+    // A local address is reachable from each of them. A packet to a group names its interface,
+    // and needs no route.
+    let is_own = !has_scope(dst.ip()) && hca_with(host, dst.ip()).is_some();
+    if host.is_simulated() || is_own || dst.ip().is_multicast() {
+        return Ok(());
+    }
+    let socket = sys::udp_socket(with_port(own, 0))?;
+    // The port does not matter, but must not be 0.
+    socket.connect(with_port(dst, dst.port().max(1)))
+}
+
+/// Returns the local address that the system would use to reach a peer, and its device.
+///
+/// # Errors
+/// [`io::Error`] if there is no route, or if it starts at an address of no device.
+//= CMA-16
+pub(super) fn source_for(host: &Host, dst: SocketAddr) -> io::Result<(SocketAddr, Arc<Hca>)> {
+    // A local address is reached from itself, whatever the system would use. The system need
+    // not be asked.
+    if !has_scope(dst.ip())
+        && let Some(hca) = hca_with(host, dst.ip())
+        && hca.has_address(dst.ip())
+    {
+        return Ok((scoped(&hca, dst.ip()), hca));
+    }
+    let socket = sys::udp_socket((unspecified(dst.ip()), 0).into())?;
+    // The port does not matter, but must not be 0.
+    socket.connect(with_port(dst, dst.port().max(1)))?;
+    let chosen = socket.local_addr().map_err(named(NO_ADDRESS))?;
+    // To a local address the system may use another source. That source may belong to no device
+    // although another address of the same kind does.
+    let of_kind =
+        |ip: &IpAddr| ip.is_ipv4() == dst.is_ipv4() && ip.is_loopback() == dst.ip().is_loopback();
+    let mut others = host.present_hcas().flat_map(|hca| hca.config.addrs());
+    let other = others.find(of_kind);
+    for ip in [Some(dst.ip()), Some(chosen.ip()), other]
+        .into_iter()
+        .flatten()
+    {
+        if let Some(hca) = hca_with(host, ip) {
+            return Ok((scoped(&hca, ip), hca));
         }
-        let mut own = self.host.present_hcas().flat_map(|hca| {
-            let addrs = hca.config.addrs();
-            addrs.map(|own| scoped(hca, own))
-        });
-        let own = own.find(|own| own.is_ipv4() == dst.is_ipv4());
-        own.map_or(dst, |own| with_port(own, dst.port()))
     }
-
-    /// Checks that the system has a route from an address of a device to a peer.
-    ///
-    /// # Errors
-    /// [`io::Error`] if the host has no route from `own` to `dst`, or no descriptor is left.
-    //= EVT-01
-    pub(super) fn route_from(&self, own: SocketAddr, dst: SocketAddr) -> io::Result<()> {
-        // A local address is reachable from each of them. A packet to a group names its interface,
-        // and needs no route.
-        let is_own = !has_scope(dst.ip()) && self.hca_with(dst.ip()).is_some();
-        if self.host.is_simulated() || is_own || dst.ip().is_multicast() {
-            return Ok(());
-        }
-        let socket = sys::udp_socket(with_port(own, 0))?;
-        // The port does not matter, but must not be 0.
-        socket.connect(with_port(dst, dst.port().max(1)))
-    }
-
-    /// Returns the local address that the system would use to reach a peer, and its device.
-    ///
-    /// # Errors
-    /// [`io::Error`] if there is no route, or if it starts at an address of no device.
-    //= CMA-16
-    pub(super) fn source_for(&self, dst: SocketAddr) -> io::Result<(SocketAddr, Arc<Hca>)> {
-        // A local address is reached from itself, whatever the system would use. The system need
-        // not be asked.
-        if !has_scope(dst.ip())
-            && let Some(hca) = self.hca_with(dst.ip())
-            && hca.has_address(dst.ip())
-        {
-            return Ok((scoped(&hca, dst.ip()), hca));
-        }
-        let socket = sys::udp_socket((unspecified(dst.ip()), 0).into())?;
-        // The port does not matter, but must not be 0.
-        socket.connect(with_port(dst, dst.port().max(1)))?;
-        let chosen = socket.local_addr().map_err(named(NO_ADDRESS))?;
-        // To a local address the system may use another source. That source may belong to no device
-        // although another address of the same kind does.
-        let of_kind = |ip: &IpAddr| {
-            ip.is_ipv4() == dst.is_ipv4() && ip.is_loopback() == dst.ip().is_loopback()
-        };
-        let mut others = self.host.present_hcas().flat_map(|hca| hca.config.addrs());
-        let other = others.find(of_kind);
-        for ip in [Some(dst.ip()), Some(chosen.ip()), other]
-            .into_iter()
-            .flatten()
-        {
-            if let Some(hca) = self.hca_with(ip) {
-                return Ok((scoped(&hca, ip), hca));
-            }
-        }
-        Err(io::Error::from_raw_os_error(libc::ENODEV))
-    }
+    Err(io::Error::from_raw_os_error(libc::ENODEV))
 }

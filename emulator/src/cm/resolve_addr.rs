@@ -11,11 +11,13 @@ use std::time::Duration;
 use rocade_transport::Time;
 
 use super::address::CmAddr;
-use super::command::{CmId, ephemeral_port, wrong_state};
+use super::command::{CmId, ephemeral_port, with_cm, wrong_state};
 use super::event::{CmEventKind, CmParam};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState};
-use super::resolve::with_port;
+use super::resolve::{
+    hca_with, instead_of_loopback, route_from, source_for, stands_for_all, with_port,
+};
 use crate::engine::reach;
 use crate::error::VerbsError;
 use crate::failure;
@@ -127,7 +129,7 @@ impl CmId {
                 (CmEventKind::AddrError, -errno)
             }
         };
-        self.engine.inspect(|core| {
+        self.engine.cm.inspect(|core| {
             core.queue_event(self.key, kind, status, CmParam::None);
             Ok(())
         })
@@ -135,7 +137,7 @@ impl CmId {
 
     /// Lets the connection manager wait for a silent peer.
     fn wait_for(&self, silent: SilentPeer, timeout: Duration) -> Result<(), VerbsError> {
-        self.engine.with_cm(|core, now| {
+        with_cm(&self.engine, |core, now| {
             let mut query = AddressQuery {
                 key: self.key,
                 silent,
@@ -184,7 +186,7 @@ impl CmId {
         src: Option<CmAddr>,
         given: CmAddr,
     ) -> Result<io::Result<Option<SilentPeer>>, VerbsError> {
-        let dst = self.engine.instead_of_loopback(given.socket());
+        let dst = instead_of_loopback(&self.engine.host, given.socket());
         let state = self.with_id(|id| Ok(id.state))?;
         let says = |src: SocketAddr| !(src.ip().is_unspecified() && src.port() == 0);
         match (state, src) {
@@ -201,15 +203,15 @@ impl CmId {
             Ok(id.src)
         })?;
         let found = match own {
-            Some(own) if !self.engine.stands_for_all(own.ip()) => {
-                match self.engine.hca_with(own.ip()) {
+            Some(own) if !stands_for_all(&self.engine.host, own.ip()) => {
+                match hca_with(&self.engine.host, own.ip()) {
                     Some(hca) if own.is_ipv4() == dst.is_ipv4() => {
-                        self.engine.route_from(own, dst).map(|()| (own, hca))
+                        route_from(&self.engine.host, own, dst).map(|()| (own, hca))
                     }
                     _ => Err(io::Error::from_raw_os_error(libc::ENETUNREACH)),
                 }
             }
-            _ => self.engine.source_for(dst),
+            _ => source_for(&self.engine.host, dst),
         };
         let opened = found.and_then(|(own, hca)| {
             let endpoint = self.engine.endpoint_for(hca.local_addr(own.ip()));
@@ -253,7 +255,7 @@ impl CmId {
     pub fn resolve_route(&self) -> Result<(), VerbsError> {
         self.enter(Verb::ResolveRoute)?;
         self.find_route()?;
-        self.engine.inspect(|core| {
+        self.engine.cm.inspect(|core| {
             core.queue_event(self.key, CmEventKind::RouteResolved, 0, CmParam::None);
             Ok(())
         })

@@ -165,7 +165,7 @@ extern "C" fn exiting() {
         // Even if this is the last reference by now, nothing is dropped at the exit.
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();
-            engine.end_connections_at_exit();
+            engine.cm.end_connections_at_exit(&**engine);
             engine
                 .observers
                 .publisher

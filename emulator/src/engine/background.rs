@@ -299,7 +299,7 @@ impl Nic {
         }
         self.execute_due_faults();
         self.fire_timers();
-        self.serve_cm();
+        self.cm.serve(self);
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
         thread_state.holds_ack = self.serve_in_background();
@@ -441,7 +441,7 @@ impl Nic {
                 }
             }
         }
-        self.serve_cm();
+        self.cm.serve(self);
         packets > 0
     }
 
@@ -460,7 +460,7 @@ impl Nic {
                 }
             }
         }
-        self.serve_cm();
+        self.cm.serve(self);
     }
 
     /// Receives from all shared memory links until they are empty, or the limit of rounds is
@@ -501,7 +501,7 @@ impl Nic {
         let others = || {
             [
                 self.observers.publisher.due(),
-                self.cm().next_timeout(),
+                self.cm.next_timeout(),
                 self.links.hooks.next_due(),
                 self.faults.plan.next_due(),
             ]

@@ -1,18 +1,19 @@
 //! The services of the engine for the connection manager: QP 1, addresses and the broker's table of
 //! services.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::sync::{RwLock, rank};
-use rocade_transport::Time;
-use rocade_wire::{Guid, Packet};
+use rocade_transport::cm::{CmRoute, CmTransmit};
+use rocade_transport::{AddressVector, Time};
+use rocade_wire::{Guid, Packet, Psn, Qpn};
 
-use super::{Host, Links, Nic, Presence, Scheduler};
-use crate::cm::CmHost;
+use super::{Host, Nic, Presence, Scheduler};
+use crate::cm::CmIo;
 use crate::error::VerbsError;
-use crate::gsi::mad_of;
 use crate::gsi::services::{Binding, BoundTo, Conflict};
+use crate::gsi::{mad_of, packet};
 use crate::hca::Hca;
 use crate::journal::AckJournal;
 use crate::state::LocalEndpoint;
@@ -54,7 +55,7 @@ impl Presence {
         let granted = broker.client().bind_service(wanted, any_port)?;
         granted
             .map(Some)
-            .map_err(|conflict| VerbsError::Io(std::io::Error::from_raw_os_error(conflict.errno())))
+            .map_err(|conflict| VerbsError::Io(io::Error::from_raw_os_error(conflict.errno())))
     }
 
     /// Registers this process for requests to a service. Returns [`Conflict`] if another process
@@ -79,12 +80,6 @@ impl Presence {
     }
 }
 
-impl Links {
-    pub(crate) const fn endpoints(&self) -> &RwLock<Vec<Arc<LocalEndpoint>>, rank::Endpoints> {
-        &self.endpoints
-    }
-}
-
 impl Scheduler {
     /// Wakes the background thread if it would sleep beyond `at`.
     pub(crate) fn wake_background_by(&self, at: Time) {
@@ -92,9 +87,51 @@ impl Scheduler {
     }
 }
 
+impl CmIo for Nic {
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn slot(&self) -> Option<ProcessSlot> {
+        self.presence.slot()
+    }
+
+    fn journal(&self) -> Option<Arc<AckJournal>> {
+        self.presence.ack_journal()
+    }
+
+    fn send_mad(&self, psn: Psn, transmit: &CmTransmit) {
+        if let Err(error) = self.try_send_mad(psn, transmit) {
+            tracing::debug!(%error, route = ?transmit.route, "failed to send a MAD");
+        }
+    }
+
+    fn wake_by(&self, at: Time) {
+        self.scheduler.wake_background_by(at);
+    }
+
+    fn receive_rings(&self) {
+        self.receive_all_unpublished();
+    }
+}
+
 impl Nic {
-    pub(crate) const fn cm(&self) -> &CmHost {
-        &self.cm
+    /// Sends a MAD from QP 1 to QP 1. Without a socket of its source it is lost.
+    //= MAD-01
+    //= MAD-06
+    fn try_send_mad(&self, psn: Psn, transmit: &CmTransmit) -> io::Result<()> {
+        let CmRoute { local, remote } = transmit.route;
+        // Recursive, because a thread that receives already holds the lock.
+        let endpoints = self.links.endpoints.read_recursive();
+        let mut endpoints = endpoints.iter();
+        let Some(endpoint) = endpoints.find(|endpoint| endpoint.link.local() == local) else {
+            return Ok(());
+        };
+        let tx_route = endpoint.tx_route_to(Qpn::GSI, remote, &AddressVector::default(), None)?;
+        let packet = packet(tx_route.source_port(), psn, transmit.route, &transmit.mad);
+        let packet = packet.ok_or(io::ErrorKind::InvalidInput)?;
+        self.send_datagram(endpoint, &tx_route, &packet);
+        Ok(())
     }
 
     /// Returns the slot of this process. Attaches to the broker first if necessary.

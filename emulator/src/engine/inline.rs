@@ -56,7 +56,7 @@ impl Nic {
                     self.receive(endpoint, &mut rx, Caller::Application);
                 }
             }
-            self.serve_cm();
+            self.cm.serve(self);
             if is_there() {
                 return Ok(true);
             }

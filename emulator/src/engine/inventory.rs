@@ -171,7 +171,7 @@ impl Nic {
         for qp in qps {
             report_qp(&mut text, &qp);
         }
-        self.cm().report(|hca, line| {
+        self.cm.report(|hca, line| {
             let all = self.host.hcas.iter().map(|hca| &**hca);
             for hca in all.filter(|one| hca.is_none_or(|hca| std::ptr::eq(*one, hca))) {
                 text.push_str(line);

@@ -50,7 +50,7 @@ impl Nic {
                 packets += self.receive(endpoint, &mut rx, caller).packets;
             }
         }
-        self.serve_cm();
+        self.cm.serve(self);
         packets
     }
 

@@ -29,7 +29,7 @@ impl Nic {
             events.remove();
         }
         self.detach_removed();
-        self.remove_ids(hca);
+        self.cm.remove_ids(self, hca);
     }
 
     /// Separates all QPs of removed devices from them.

@@ -456,7 +456,7 @@ impl Nic {
                 }
             }
         }
-        if self.cm().has_arrived() {
+        if self.cm.has_arrived() {
             // The caller holds a lock, so that another thread handles the datagrams.
             self.scheduler.wake_background();
         }

@@ -54,7 +54,7 @@ impl Nic {
             self.scheduler.service_queue.next_deadline(self.host.now()),
             self.links.hooks.next_due(),
             self.faults.plan.next_due(),
-            self.cm().next_timeout(),
+            self.cm.next_timeout(),
         ];
         all.into_iter().flatten().min()
     }
@@ -77,7 +77,7 @@ impl Nic {
             while self.receive(endpoint, &mut rx, Caller::Application).more {}
         }
         self.fire_timers();
-        self.serve_cm();
+        self.cm.serve(self);
         self.raise_moderated();
         self.serve_in_background();
         self.fail_qps_of_overrun_cqs();

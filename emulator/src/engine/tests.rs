@@ -436,8 +436,8 @@ fn a_datagram_to_qp_1_does_not_overtake_an_ack_in_shared_memory() {
         while completions < 2 {
             completions += host.cq.poll_one().is_some() as u32;
             if completions == 1 && a.inner().lock().qp.awaits_acknowledgements() {
-                inner.cm().put(address, address, &[0; 256]);
-                inner.serve_cm();
+                inner.cm.put(address, address, &[0; 256]);
+                inner.cm.serve(&**inner);
                 assert!(!a.inner().lock().qp.awaits_acknowledgements());
                 seen += 1;
             }
@@ -454,13 +454,13 @@ fn a_flood_to_qp_1_is_bounded() {
     let inner = &engine.inner;
     let address = IpAddr::from([10, 0, 0, 1]);
     for _ in 0..5_000 {
-        inner.cm().put(address, address, &[0; 256]);
+        inner.cm.put(address, address, &[0; 256]);
     }
-    assert!(inner.cm().has_arrived());
-    inner.serve_cm();
-    assert!(!inner.cm().has_arrived());
-    assert_eq!(inner.cm().counters().rx_malformed, 4_096);
-    inner.cm().put(address, address, &[0; 256]);
-    inner.serve_cm();
-    assert_eq!(inner.cm().counters().rx_malformed, 4_097);
+    assert!(inner.cm.has_arrived());
+    inner.cm.serve(&**inner);
+    assert!(!inner.cm.has_arrived());
+    assert_eq!(inner.cm.counters().rx_malformed, 4_096);
+    inner.cm.put(address, address, &[0; 256]);
+    inner.cm.serve(&**inner);
+    assert_eq!(inner.cm.counters().rx_malformed, 4_097);
 }

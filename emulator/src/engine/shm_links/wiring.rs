@@ -51,7 +51,7 @@ fn datagrams_that_were_only_queued_wake_the_other_threads() {
     inner.receive_udp_before(&link, Caller::Application);
     assert!(!was_woken(background), "nothing has arrived");
     assert!(!is_woken(&sleeper));
-    inner.cm().put(link.local(), link.peer(), &[0; 256]);
+    inner.cm.put(link.local(), link.peer(), &[0; 256]);
     inner.receive_udp_before(&link, Caller::Application);
     assert!(was_woken(background));
     assert!(is_woken(&sleeper));
