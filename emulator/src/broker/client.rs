@@ -24,7 +24,7 @@ use super::sys::{self, HangupWatch};
 use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::gsi::services::Binding;
 use crate::journal::{AckJournal, DomainKey};
-use crate::link::shm::ShmLinkOffer;
+use crate::link::peer_link::PeerLinkOffer;
 use crate::link::{ForwardKey, LocalAddr, SharedSocket};
 use crate::steering::ProcessSlot;
 
@@ -92,7 +92,7 @@ struct ClientState {
     link: Link,
     resources: ClientResources,
     /// Shared-memory links that peers have requested and that were not taken yet.
-    offers: Vec<ShmLinkOffer>,
+    offers: Vec<PeerLinkOffer>,
     /// Events of XRC targets that were not taken yet.
     of_targets: Vec<(Qpn, TargetEvent)>,
     /// New fault rules that were not taken yet.
@@ -402,7 +402,7 @@ impl BrokerClient {
         local: LocalAddr,
         peer: LocalAddr,
         slot: ProcessSlot,
-    ) -> Result<Option<ShmLinkOffer>, BrokerError> {
+    ) -> Result<Option<PeerLinkOffer>, BrokerError> {
         self.check_process()?;
         let mut state = self.state.lock();
         let Link::Up(connection) = &mut state.link else {
@@ -418,7 +418,7 @@ impl BrokerClient {
 
     /// Returns the shared-memory links that peers have requested since the last call. Unless `wait`
     /// is set, returns none while another thread uses the connection.
-    pub(crate) fn take_offers(&self, wait: bool) -> Vec<ShmLinkOffer> {
+    pub(crate) fn take_offers(&self, wait: bool) -> Vec<PeerLinkOffer> {
         if self.check_process().is_err() {
             return Vec::new();
         }

@@ -12,6 +12,7 @@ use super::cx::Cx;
 use super::dispatch::{Dispatch, Disposition, Flush, Origin};
 use crate::counters::AtomicCounters;
 use crate::hca::{Port, Traffic};
+use crate::link::Link as _;
 use crate::link::packet_hooks::Ingress;
 use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch, Segments};
 use crate::memory::MemGuard;

@@ -16,6 +16,8 @@ use crate::broker::BrokerLink;
 use crate::cpu_idle::CpuIdle;
 use crate::failure;
 use crate::inherited::spawn_thread;
+use crate::link::Link as _;
+use crate::link::peer_link::PeerLink as _;
 use crate::notice::{self, Notice};
 use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason, waking_later};
@@ -168,7 +170,7 @@ impl Links {
             .read()
             .iter()
             .any(|endpoint| endpoint.rx.is_locked());
-        sockets || self.shm_links.read().iter().any(|c| c.is_receiving())
+        sockets || self.peer_links.read().iter().any(|c| c.is_receiving())
     }
 }
 
@@ -280,7 +282,7 @@ impl Nic {
                 broker.service(now);
                 self.take_faults(&broker);
                 self.take_offers();
-                self.drop_ended_shm_links();
+                self.drop_ended_peer_links();
                 self.tables
                     .shared_targets
                     .handle_target_events(self, &broker);
@@ -399,10 +401,10 @@ impl Nic {
     /// checking shared memory, so that sockets are read only every few turns if there are shared
     /// memory links.
     pub(super) fn spin_once(&self, spins: u32, caller: Caller) -> bool {
-        let shm_links = self.links.shm_links.read();
-        let mut packets = self.receive_shared(&shm_links, caller);
-        let sockets = shm_links.is_empty() || spins.is_multiple_of(SOCKET_POLL_INTERVAL);
-        drop(shm_links);
+        let peer_links = self.links.peer_links.read();
+        let mut packets = self.receive_shared(&peer_links, caller);
+        let sockets = peer_links.is_empty() || spins.is_multiple_of(SOCKET_POLL_INTERVAL);
+        drop(peer_links);
         if sockets {
             packets += self.receive_from_sockets(caller, 0);
         }
@@ -467,10 +469,10 @@ impl Nic {
     /// reached. In a stream the next packets are only microseconds away, so that the thread spins
     /// instead of sleeping.
     fn receive_all_shared(&self, goes_on: impl Fn() -> bool) -> u64 {
-        let shm_links = self.links.shm_links.read();
+        let peer_links = self.links.peer_links.read();
         let (mut packets, mut spins) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
-            let found = waking_later(|| self.receive_shared(&shm_links, Caller::Background));
+            let found = waking_later(|| self.receive_shared(&peer_links, Caller::Background));
             packets += found;
             if !goes_on() {
                 break;
@@ -481,7 +483,7 @@ impl Nic {
             if found > 0 {
                 continue;
             }
-            while spins > 0 && !shm_links.iter().any(|shm_link| shm_link.has_packets()) {
+            while spins > 0 && !peer_links.iter().any(|peer_link| peer_link.has_packets()) {
                 std::hint::spin_loop();
                 spins -= 1;
             }

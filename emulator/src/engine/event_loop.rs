@@ -21,6 +21,7 @@ use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use crate::link::Link as _;
 use crate::sync::{Mutex, rank};
 use rocade_transport::Time;
 
@@ -212,7 +213,7 @@ impl Nic {
             .event_loops
             .has_woken_itself
             .swap(false, Ordering::Relaxed);
-        if by_itself || self.links.shm_link_count.load(Ordering::Acquire) > 0 {
+        if by_itself || self.links.peer_link_count.load(Ordering::Acquire) > 0 {
             sys::eventfd_clear(self.scheduler.peer_wake_fd.as_fd());
         }
         // Packets in the sockets go on waking the program, or the next call finds them.

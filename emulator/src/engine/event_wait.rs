@@ -16,6 +16,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use crate::link::Link as _;
 use crate::sync::{Mutex, rank};
 
 use super::pending::ServiceContext;

@@ -16,6 +16,7 @@ use crate::gsi::services::{Binding, BoundTo, Conflict};
 use crate::gsi::{mad_of, packet};
 use crate::hca::Hca;
 use crate::journal::AckJournal;
+use crate::link::Link as _;
 use crate::state::LocalEndpoint;
 use crate::steering::ProcessSlot;
 

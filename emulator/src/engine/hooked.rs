@@ -10,6 +10,7 @@ use super::Nic;
 use super::cx::Cx;
 use super::dispatch::{Dispatch, Disposition, Flush, Origin};
 use super::transmit::Batch;
+use crate::link::Link as _;
 use crate::link::packet_hooks::{
     DelayedRx, DelayedTx, ECN_CE, Ingress, PacketInfo, RxVerdict, TxVerdict,
 };
@@ -24,7 +25,7 @@ impl Origin for Ingress {
     fn is_accepted(&self, tx: &mut TxState) -> bool {
         match self {
             Self::Udp(..) => !tx.rejects_udp(),
-            Self::Shm(shm_link) => tx.accepts_shm(shm_link),
+            Self::Shm(peer_link) => tx.accepts_shm(peer_link),
         }
     }
 
@@ -48,7 +49,7 @@ impl Nic {
         batch: Batch<'_>,
         caller: Caller,
     ) -> bool {
-        let shared = tx_route.live_shm_link().is_some();
+        let shared = tx_route.live_peer_link().is_some();
         let packet_info = PacketInfo {
             source: endpoint.link.local(),
             destination: tx_route.to,

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use crate::link::Link as _;
 use crate::sync::Mutex;
 use rocade_transport::Time;
 
@@ -229,8 +230,8 @@ mod tests {
 
     use rocade_transport::{QpAttr, QpAttrMask, QpState, SendOp, WcStatus};
 
+    use super::super::link_sides;
     use super::super::pending::common::{self, Side};
-    use super::super::shm_sides;
     use super::*;
     use crate::tuning::CONTENDED_YIELD_NS;
 
@@ -294,9 +295,9 @@ mod tests {
 
     #[test]
     fn a_packet_over_shm_wakes_a_poller() {
-        let (a, b) = shm_sides::unconnected(["127.4.0.33", "127.4.0.34"]);
+        let (a, b) = link_sides::unconnected(["127.4.0.33", "127.4.0.34"]);
         common::connect(&a, &b);
-        shm_sides::use_shm(&a);
+        link_sides::use_shm(&a);
         for _ in 0..100 {
             post_receive(&a);
             sleep_until_completion(&a, |_| send(&b));

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use super::Nic;
+use crate::link::Link as _;
 use crate::state::Caller;
 use crate::sys;
 use crate::tuning::{CM_EMPTY_POLLS, CM_POLL_NS};

@@ -25,8 +25,11 @@ mod idle_poll;
 mod inline;
 mod interventions;
 mod inventory;
+#[cfg(all(test, not(loom)))]
+mod link_sides;
 mod overrun;
 mod parts;
+mod peer_links;
 mod pending;
 mod poll_policy;
 mod poll_wait;
@@ -34,9 +37,6 @@ mod progress;
 pub(crate) mod reach;
 mod removal;
 mod resources;
-mod shm_links;
-#[cfg(all(test, not(loom)))]
-mod shm_sides;
 mod simulation;
 mod thread_polls;
 mod transmission;
@@ -66,7 +66,7 @@ use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port};
 use crate::journal::HitTally;
 use crate::link::packet_hooks::PacketHooks;
 use crate::link::sim::{SimLink, SimNetwork};
-use crate::link::{Link, LinkError, LocalAddr, SocketOwner, UdpLink};
+use crate::link::{AnyLink, Link as _, LinkError, LocalAddr, SocketOwner, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
 use crate::state::{
@@ -476,10 +476,10 @@ impl Nic {
         if let Some(endpoint) = find(&self.links.endpoints.read()) {
             return Ok(endpoint);
         }
-        let link: Box<dyn Link> = match (&self.host.sim, self.presence.broker_link()) {
-            (Some(network), _) => Box::new(SimLink::new(local, Arc::clone(network))),
-            (None, None) => Box::new(self.with_marks(bind_alone(local)?)),
-            (None, Some(broker)) => Box::new(self.with_marks(broker.open(local)??)),
+        let link: AnyLink = match (&self.host.sim, self.presence.broker_link()) {
+            (Some(network), _) => AnyLink::Sim(SimLink::new(local, Arc::clone(network))),
+            (None, None) => self.with_marks(bind_alone(local)?).into(),
+            (None, Some(broker)) => self.with_marks(broker.open(local)??).into(),
         };
         let mut hcas = self.host.hcas.iter();
         let hca = hcas.find(|hca| hca.has_address(local.ip()));
@@ -531,14 +531,14 @@ impl Nic {
     ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError> {
         let endpoint = self.endpoint_for(hca.local_addr(sgid.to_ip()))?;
         let to = av.dgid.to_ip();
-        let shm_link = self.shm_link_to(&endpoint, dest, to);
+        let peer_link = self.peer_link_to(&endpoint, dest, to);
         let mut av = *av;
         //= ENC-10
         if self.host.controls_congestion() && av.traffic_class & ECN == 0 {
             // Lets the network mark the packets instead of dropping them.
             av.traffic_class |= ECN_CAPABLE;
         }
-        let tx_route = endpoint.tx_route_to(dest, to, &av, shm_link)?;
+        let tx_route = endpoint.tx_route_to(dest, to, &av, peer_link)?;
         Ok((endpoint, tx_route))
     }
 

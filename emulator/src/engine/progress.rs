@@ -9,6 +9,8 @@ use super::cx::Cx;
 use super::dispatch::{Flush, trigger_of};
 use super::pending::ServiceContext;
 use super::thread_polls::ThreadPolls;
+use crate::link::Link as _;
+use crate::link::peer_link::PeerLink as _;
 use crate::state::{Caller, CqInner, LocalEndpoint, RxState};
 use crate::tuning::{
     BULK_SEGMENT, BUSY_POLL, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_INTERVAL,
@@ -68,16 +70,19 @@ impl Nic {
     /// Receives from the shared memory links that no other thread receives from, on behalf of the
     /// application. Returns true if there were packets.
     pub(super) fn receive_from_shm(&self) -> bool {
-        self.links.shm_link_count.load(Ordering::Acquire) > 0
+        self.links.peer_link_count.load(Ordering::Acquire) > 0
             && self.receive_from_links(Caller::Application)
     }
 
     fn receive_from_links(&self, caller: Caller) -> bool {
-        let shm_links = self.links.shm_links.read();
+        let peer_links = self.links.peer_links.read();
         let mut packets = 0;
-        for shm_link in shm_links.iter().filter(|shm_link| shm_link.has_packets()) {
-            if let Some(mut receiver) = shm_link.try_receiver() {
-                packets += self.receive_from(shm_link, &mut receiver, caller);
+        for peer_link in peer_links
+            .iter()
+            .filter(|peer_link| peer_link.has_packets())
+        {
+            if let Some(mut receiver) = peer_link.try_receiver() {
+                packets += self.receive_from(peer_link, &mut receiver, caller);
             }
         }
         if packets > 0 {
@@ -107,15 +112,15 @@ impl Nic {
     /// Receives from the shared memory links.
     #[inline]
     fn progress_shared(&self, cq: Option<&CqInner>) -> ShmPoll {
-        if self.links.shm_link_count.load(Ordering::Acquire) == 0 {
+        if self.links.peer_link_count.load(Ordering::Acquire) == 0 {
             return ShmPoll {
                 found: false,
                 sockets: true,
             };
         }
-        let shm_links = self.links.shm_links.read();
-        let mut found = self.receive_shared(&shm_links, Caller::Application) > 0;
-        drop(shm_links);
+        let peer_links = self.links.peer_links.read();
+        let mut found = self.receive_shared(&peer_links, Caller::Application) > 0;
+        drop(peer_links);
         let before = self.scheduler.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
         self.scheduler.polls.shared.store(polls, Ordering::Relaxed);

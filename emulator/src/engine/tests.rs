@@ -16,7 +16,7 @@ use rocade_wire::{Bth, Opcode, Packet, Psn};
 use super::ack_durability;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
-use crate::link::shm::ShmLink;
+use crate::link::peer_link::AnyPeerLink;
 use crate::memory::KERNEL_CALLS;
 use crate::state::ServiceReason;
 use crate::steering::ProcessSlot;
@@ -249,12 +249,12 @@ fn a_second_channel_of_ones_own_is_not_used() {
     // The other address is not in use yet, so there is no link.
     connect(&a.qps[0], &b.qps[0], &b);
     let inner = &engine.inner;
-    assert_eq!(inner.links.shm_links.read().len(), 0);
+    assert_eq!(inner.links.peer_links.read().len(), 0);
 
     let local = |address: &str| LocalAddr::from(address.parse::<IpAddr>().expect("an address"));
     let (from, to) = (local(near), local(far));
     let ends = || {
-        let ends = ShmLink::own(
+        let ends = AnyPeerLink::within(
             from,
             to,
             ProcessSlot::EMBEDDED,
@@ -264,10 +264,10 @@ fn a_second_channel_of_ones_own_is_not_used() {
     };
     // The first thread has added its link to the list, and has not moved the queue pairs.
     let first = ends();
-    inner.links.shm_links.write().extend(first.iter().cloned());
-    inner.links.shm_link_count.store(2, Ordering::Release);
-    inner.add_own_shm_link(from, to, ProcessSlot::EMBEDDED, &ends());
-    assert_eq!(inner.links.shm_links.read().len(), 2);
+    inner.links.peer_links.write().extend(first.iter().cloned());
+    inner.links.peer_link_count.store(2, Ordering::Release);
+    inner.add_own_peer_link(from, to, ProcessSlot::EMBEDDED, &ends());
+    assert_eq!(inner.links.peer_links.read().len(), 2);
 
     connect(&b.qps[0], &a.qps[0], &a);
     for end in &first {

@@ -11,7 +11,7 @@ use super::Nic;
 use super::cx::Cx;
 use super::transmit::{Batch, send_shared, sending};
 use crate::faults::HookPoint;
-use crate::link::shm::Fragment;
+use crate::link::peer_link::Fragment;
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN, Segments};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
@@ -133,7 +133,7 @@ impl<'t> Transmission<'t> {
             route,
             first_shm_send,
         };
-        let is_shared = way.route.live_shm_link().is_some();
+        let is_shared = way.route.live_peer_link().is_some();
         let outlet = self.outlet(&way, is_ready, is_paced, len);
         self.note_answered(len);
         let fails = counts_bytes.then(|| {
@@ -173,7 +173,7 @@ impl<'t> Transmission<'t> {
     /// Chooses the way out of a batch of `len` bytes.
     #[inline(always)]
     fn outlet(&self, way: &Way<'_>, is_ready: bool, is_paced: bool, len: usize) -> Outlet {
-        let is_shared = way.route.live_shm_link().is_some();
+        let is_shared = way.route.live_peer_link().is_some();
         let spares_socket = || {
             let pacer = &way.endpoint.pacer;
             !is_shared && is_paced && !pacer.try_acquire(self.engine.host.now(), len)
@@ -228,11 +228,11 @@ impl<'t> Transmission<'t> {
             Outlet::Ring => {
                 let sending = sending(way.route, len, segment_len, self.unpublished, caller);
                 // A link that has just ended: the packets are lost.
-                let Some(shm_link) = way.route.shm_link() else {
+                let Some(peer_link) = way.route.peer_link() else {
                     return Ok(true);
                 };
                 let fragments = fragments(buffer, mem);
-                let sent = send_shared(shm_link, way.first_shm_send, fragments, sending)?;
+                let sent = send_shared(peer_link, way.first_shm_send, fragments, sending)?;
                 if !sent {
                     fill(buffer, mem)?;
                 }
@@ -270,7 +270,7 @@ impl<'t> Transmission<'t> {
         };
         qp.recover_partial_batch(now, buffer, read, |segment| {
             let traffic = &self.inner.hca().traffic;
-            traffic.sent(1, segment.len(), way.route.shm_link.is_some());
+            traffic.sent(1, segment.len(), way.route.peer_link.is_some());
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = way.route.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());

@@ -14,7 +14,8 @@ use super::transmission::Transmission;
 use super::{Nic, failures};
 use crate::config::LinkMode;
 use crate::faults::HookPoint;
-use crate::link::shm::{Fragment, Sending, ShmLink, ShmSent};
+use crate::link::Link as _;
+use crate::link::peer_link::{AnyPeerLink, Fragment, PeerLink as _, SendOutcome, Sending};
 use crate::memory::Fault;
 use crate::state::{
     Caller, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState,
@@ -26,7 +27,7 @@ use crate::state::{
 pub(crate) struct Batch<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) segment_len: usize,
-    /// See [`ShmLink::send`].
+    /// See [`AnyPeerLink::send`].
     pub(crate) unpublished: bool,
     /// A comment for the capture, or an empty text.
     pub(crate) remark: &'a str,
@@ -204,8 +205,8 @@ impl Nic {
         let Some((_, tx_route)) = &tx.route else {
             return false;
         };
-        let Some(shm_link) = tx_route
-            .live_shm_link()
+        let Some(peer_link) = tx_route
+            .live_peer_link()
             .filter(|_| !self.links.hooks.is_active())
         else {
             return false;
@@ -215,7 +216,7 @@ impl Nic {
         };
         let (fragment, len) = (iter::once(Fragment::Bytes(&ack)), ack.len());
         let sending = sending(tx_route, len, len, true, cx.caller);
-        let sent = send_shared(shm_link, &mut tx.first_shm_send, fragment, sending);
+        let sent = send_shared(peer_link, &mut tx.first_shm_send, fragment, sending);
         self.note_sent(inner, 1, len, true, cx.caller);
         // No registered memory is read.
         if sent == Ok(false) {
@@ -292,9 +293,9 @@ impl Nic {
                 remark: "",
             };
             // A batch for a shared memory link that has ended is lost.
-            let lost = !backlog.sealed && tx_route.live_shm_link().is_none();
+            let lost = !backlog.sealed && tx_route.live_peer_link().is_none();
             let held = backlog.is_paced
-                && tx_route.live_shm_link().is_none()
+                && tx_route.live_peer_link().is_none()
                 && !endpoint
                     .pacer
                     .try_acquire(self.host.now(), batch.bytes.len());
@@ -317,14 +318,14 @@ impl Nic {
         batch: Batch<'_>,
         caller: Caller,
     ) -> bool {
-        let Some(shm_link) = tx_route.live_shm_link() else {
+        let Some(peer_link) = tx_route.live_peer_link() else {
             return self.send(endpoint, tx_route, batch.bytes, batch.segment_len);
         };
         let fragments = iter::once(Fragment::Bytes(batch.bytes));
         let (len, segment_len) = (batch.bytes.len(), batch.segment_len);
         // No registered memory is read.
         let sending = sending(tx_route, len, segment_len, batch.unpublished, caller);
-        send_shared(shm_link, first_shm_send, fragments, sending).unwrap_or(true)
+        send_shared(peer_link, first_shm_send, fragments, sending).unwrap_or(true)
     }
 
     /// Returns false if the socket has no space. Other failures count as packet loss, for the
@@ -411,7 +412,7 @@ pub(super) fn sending(
 /// [`TxState`].
 #[inline]
 pub(super) fn send_shared<'a>(
-    shm_link: &ShmLink,
+    peer_link: &AnyPeerLink,
     first_shm_send: &mut bool,
     batch: impl Iterator<Item = Fragment<'a>>,
     sending: Sending,
@@ -420,11 +421,11 @@ pub(super) fn send_shared<'a>(
         after_udp: *first_shm_send,
         ..sending
     };
-    let sent = shm_link.send(batch, sending);
-    *first_shm_send &= matches!(sent, ShmSent::Full | ShmSent::Fault);
+    let sent = peer_link.send(batch, sending);
+    *first_shm_send &= matches!(sent, SendOutcome::Full | SendOutcome::Fault);
     match sent {
-        ShmSent::Fault => Err(Fault),
-        ShmSent::Full => Ok(false),
-        ShmSent::Sent | ShmSent::Ended => Ok(true),
+        SendOutcome::Fault => Err(Fault),
+        SendOutcome::Full => Ok(false),
+        SendOutcome::Sent | SendOutcome::Ended => Ok(true),
     }
 }

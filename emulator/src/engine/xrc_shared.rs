@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::link::Link as _;
 use crate::sync::{RwLock, rank};
 use rocade_transport::{AddressVector, Time, TransmitTrigger};
 use rocade_wire::{Gid, Qpn};

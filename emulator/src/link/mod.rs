@@ -25,6 +25,9 @@ mod mcast_tunnel;
 pub(crate) mod neighbour;
 mod pacer;
 pub(crate) mod packet_hooks;
+pub(crate) mod peer_link;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod pipe;
 mod rx;
 pub(crate) mod shm;
 pub(crate) mod sim;
@@ -48,6 +51,11 @@ pub const ROCE_PORT: u16 = 4791;
 pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// A local address, and the means to send to others.
+///
+/// Datagrams may be lost, repeated, late or out of order, as on any network, and whoever can reach
+/// the address can send one: what is received may be anything. Runs of one call stay together and
+/// in order until the network. Threads may send at the same time, and one thread at a time
+/// receives.
 pub(crate) trait Link: fmt::Debug + Send + Sync {
     /// Returns the address with its interface, if it needs one.
     fn local_addr(&self) -> LocalAddr;
@@ -208,6 +216,116 @@ impl Link for UdpLink {
 
     fn forward(&self, to: ProcessSlot, source: SocketAddr, segment: &[u8]) -> bool {
         self.slot().is_some_and(|own| own != to) && Self::forward(self, to, source, segment).is_ok()
+    }
+}
+
+/// A link of any kind.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are sockets")]
+pub(crate) enum AnyLink {
+    /// Sockets.
+    Udp(UdpLink),
+    /// A simulated network.
+    Sim(sim::SimLink),
+}
+
+impl From<UdpLink> for AnyLink {
+    fn from(link: UdpLink) -> Self {
+        Self::Udp(link)
+    }
+}
+
+/// Evaluates an expression on the link of any kind.
+macro_rules! of_each {
+    ($value:expr, $link:ident => $result:expr) => {
+        match $value {
+            AnyLink::Udp($link) => $result,
+            AnyLink::Sim($link) => $result,
+        }
+    };
+}
+
+impl Link for AnyLink {
+    #[inline]
+    fn local_addr(&self) -> LocalAddr {
+        of_each!(self, link => Link::local_addr(link))
+    }
+
+    #[inline]
+    fn local(&self) -> IpAddr {
+        of_each!(self, link => Link::local(link))
+    }
+
+    #[inline]
+    fn slot(&self) -> Option<ProcessSlot> {
+        of_each!(self, link => Link::slot(link))
+    }
+
+    #[inline]
+    fn rx_fd(&self) -> Option<BorrowedFd<'_>> {
+        of_each!(self, link => Link::rx_fd(link))
+    }
+
+    #[inline]
+    fn recv<'b>(&self, buf: &'b mut RxBuffer) -> io::Result<Option<RxBatch<'b>>> {
+        of_each!(self, link => Link::recv(link, buf))
+    }
+
+    #[inline]
+    fn gso(&self) -> bool {
+        of_each!(self, link => Link::gso(link))
+    }
+
+    #[inline]
+    fn tx_handle(&self, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        of_each!(self, link => Link::tx_handle(link, dest, hop_limit))
+    }
+
+    #[inline]
+    fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
+        of_each!(self, link => Link::open_paths(link, hop_limit))
+    }
+
+    #[inline]
+    fn prepare_multicast(&self, interface: u32) -> io::Result<()> {
+        of_each!(self, link => Link::prepare_multicast(link, interface))
+    }
+
+    #[inline]
+    fn group_tx_handle(&self, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        of_each!(self, link => Link::group_tx_handle(link, hop_limit))
+    }
+
+    #[inline]
+    fn report_headers(&self) -> io::Result<()> {
+        of_each!(self, link => Link::report_headers(link))
+    }
+
+    #[inline]
+    fn send(
+        &self,
+        handle: UdpTxHandle,
+        to: IpAddr,
+        traffic_class: u8,
+        data: &[u8],
+        segment_len: usize,
+    ) -> io::Result<()> {
+        of_each!(self, link => Link::send(link, handle, to, traffic_class, data, segment_len))
+    }
+
+    #[inline]
+    fn arrival<'s>(&self, segment: &'s [u8]) -> Arrival<'s> {
+        of_each!(self, link => Link::arrival(link, segment))
+    }
+
+    #[inline]
+    fn redirect(&self, to: ProcessSlot, source: SocketAddr, hops: u8, segment: &[u8]) -> bool {
+        of_each!(self, link => Link::redirect(link, to, source, hops, segment))
+    }
+
+    #[inline]
+    fn forward(&self, to: ProcessSlot, source: SocketAddr, segment: &[u8]) -> bool {
+        of_each!(self, link => Link::forward(link, to, source, segment))
     }
 }
 

@@ -15,7 +15,7 @@ use rocade_wire::Bth;
 
 use super::capture::{Capture, CapturedPacket, Medium};
 use super::fault::{self, DelayQueue, Effect, Ends, Faults, PacketDirection, Rule};
-use super::shm::ShmLink;
+use super::peer_link::AnyPeerLink;
 use super::{Segments, Simulation};
 use crate::faults::{RuleKey, Subject, Tally};
 
@@ -91,7 +91,7 @@ pub(crate) enum Ingress {
     /// A socket: the source port, Identification and TOS.
     Udp(u16, u16, u8),
     /// A shared-memory link.
-    Shm(Arc<ShmLink>),
+    Shm(Arc<AnyPeerLink>),
 }
 
 /// The hooks' decision on a batch to be sent.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::link::Link as _;
 use crate::sync::{Mutex, rank};
 use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;

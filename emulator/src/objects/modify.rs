@@ -12,6 +12,7 @@ use super::qp::Qp;
 use crate::engine::Cx;
 use crate::error::VerbsError;
 use crate::faults::Verb;
+use crate::link::Link as _;
 use crate::state::{LocalEndpoint, QpCore, TxRoute};
 use crate::sys;
 
@@ -43,7 +44,7 @@ impl NewPaths {
     /// Returns true if packets take a path over UDP, although the peer may share memory.
     fn use_udp(&self) -> bool {
         let mut routes = self.primary.iter().chain(&self.alternate);
-        routes.any(|(_, route)| route.shm_link().is_none())
+        routes.any(|(_, route)| route.peer_link().is_none())
     }
 }
 
@@ -156,7 +157,7 @@ impl Qp {
         drop(core);
         drop(mem);
         if use_udp {
-            engine.links.attach_shm_links(inner);
+            engine.links.attach_peer_links(inner);
         }
         Ok(())
     }
@@ -219,7 +220,7 @@ impl Qp {
     fn use_paths(&self, core: &mut QpCore, paths: NewPaths, attr: &QpAttr) {
         let is_simulated = self.owner().engine().host.is_simulated();
         if let Some((endpoint, route)) = paths.primary {
-            if core.qp.state() == QpState::Rtr && route.live_shm_link().is_some() {
+            if core.qp.state() == QpState::Rtr && route.live_peer_link().is_some() {
                 core.qp.expect_credits();
             }
             let peer = attr.ah_attr.dgid.to_ip();

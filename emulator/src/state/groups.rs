@@ -95,11 +95,7 @@ impl Groups {
             port: port.number,
             members: RwLock::new(vec![qpn]),
         };
-        let endpoint = Arc::new(LocalEndpoint::of_group(
-            Box::new(link),
-            Arc::clone(hca),
-            group,
-        ));
+        let endpoint = Arc::new(LocalEndpoint::of_group(link.into(), Arc::clone(hca), group));
         endpoints.write().push(Arc::clone(&endpoint));
         joined.push(endpoint);
         Ok(true)

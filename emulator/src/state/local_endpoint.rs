@@ -13,8 +13,8 @@ use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
 use super::groups::Group;
 use crate::hca::{Hca, Traffic};
-use crate::link::shm::ShmLink;
-use crate::link::{DEFAULT_HOP_LIMIT, Link, Pacer, RxBuffer, UdpTxHandle};
+use crate::link::peer_link::{AnyPeerLink, PeerLink as _};
+use crate::link::{AnyLink, DEFAULT_HOP_LIMIT, Link as _, Pacer, RxBuffer, UdpTxHandle};
 use crate::steering::ProcessSlot;
 use crate::tuning::STALLED_NS;
 
@@ -24,7 +24,7 @@ const FLOWS: usize = 16;
 /// A local address in use.
 #[derive(Debug)]
 pub(crate) struct LocalEndpoint {
-    pub(crate) link: Box<dyn Link>,
+    pub(crate) link: AnyLink,
     pub(crate) rx: Mutex<RxState, rank::SocketReceive>,
     /// The receive state that is used while a thread holds `rx` and does not run.
     spare_rx: OnceLock<Box<Mutex<RxState, rank::SocketReceive>>>,
@@ -69,7 +69,7 @@ pub(crate) struct TxRoute {
     /// The slot of the destination QP.
     pub(crate) slot: ProcessSlot,
     /// The shared memory link to that process.
-    pub(crate) shm_link: Option<Arc<ShmLink>>,
+    pub(crate) peer_link: Option<Arc<AnyPeerLink>>,
 }
 
 impl TxRoute {
@@ -79,35 +79,35 @@ impl TxRoute {
     }
 
     /// The shared memory link to the destination process, if there is one.
-    pub(crate) const fn shm_link(&self) -> Option<&Arc<ShmLink>> {
-        self.shm_link.as_ref()
+    pub(crate) const fn peer_link(&self) -> Option<&Arc<AnyPeerLink>> {
+        self.peer_link.as_ref()
     }
 
     /// Uses a shared memory link that matches the path, unless there is one already. Returns true
     /// if it does.
-    pub(super) fn attach_shm_link(
+    pub(super) fn attach_peer_link(
         &mut self,
         endpoint: &LocalEndpoint,
-        shm_link: &Arc<ShmLink>,
+        peer_link: &Arc<AnyPeerLink>,
     ) -> bool {
-        let takes = self.shm_link.is_none()
-            && shm_link.connects(endpoint.link.local_addr(), self.to, self.slot);
+        let takes = self.peer_link.is_none()
+            && peer_link.connects(endpoint.link.local_addr(), self.to, self.slot);
         if takes {
-            self.shm_link = Some(Arc::clone(shm_link));
+            self.peer_link = Some(Arc::clone(peer_link));
         }
         takes
     }
 
     /// The shared memory link, unless it has ended.
     #[inline]
-    pub(crate) fn live_shm_link(&self) -> Option<&ShmLink> {
-        let shm_link = self.shm_link.as_deref();
-        shm_link.filter(|shm_link| !shm_link.has_ended())
+    pub(crate) fn live_peer_link(&self) -> Option<&AnyPeerLink> {
+        let peer_link = self.peer_link.as_deref();
+        peer_link.filter(|peer_link| !peer_link.has_ended())
     }
 }
 
 impl LocalEndpoint {
-    pub(crate) fn new(link: Box<dyn Link>, hca: Option<Arc<Hca>>) -> Self {
+    pub(crate) fn new(link: AnyLink, hca: Option<Arc<Hca>>) -> Self {
         Self {
             link,
             rx: Mutex::new(RxState::new()),
@@ -151,7 +151,7 @@ impl LocalEndpoint {
     }
 
     /// Makes the endpoint of a multicast group.
-    pub(crate) fn of_group(link: Box<dyn Link>, hca: Arc<Hca>, group: Group) -> Self {
+    pub(crate) fn of_group(link: AnyLink, hca: Arc<Hca>, group: Group) -> Self {
         Self {
             group: Some(group),
             ..Self::new(link, Some(hca))
@@ -173,7 +173,7 @@ impl LocalEndpoint {
         dest: Qpn,
         to: IpAddr,
         av: &AddressVector,
-        shm_link: Option<Arc<ShmLink>>,
+        peer_link: Option<Arc<AnyPeerLink>>,
     ) -> io::Result<TxRoute> {
         let tx = if to.is_multicast() {
             self.link.group_tx_handle(av.hop_limit)?
@@ -194,7 +194,7 @@ impl LocalEndpoint {
                 limit => limit,
             },
             slot,
-            shm_link,
+            peer_link,
         })
     }
 }

@@ -15,13 +15,14 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use crate::link::Link as _;
 use crate::sync::{Mutex, RwLock, rank};
 use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;
 
 use super::local_endpoint::{LocalEndpoint, TxRoute};
 use crate::link::LocalAddr;
-use crate::link::shm::ShmLink;
+use crate::link::peer_link::{AnyPeerLink, PeerLink as _};
 use crate::steering::ProcessSlot;
 
 /// Number of routes that a queue pair remembers before it drops those that it does not need.
@@ -45,7 +46,7 @@ pub(crate) struct Route {
     dest: Qpn,
     endpoint: Arc<LocalEndpoint>,
     udp_route: TxRoute,
-    shm_link: RwLock<Option<Arc<ShmLink>>>,
+    peer_link: RwLock<Option<Arc<AnyPeerLink>>>,
     /// The broker was asked for a shared memory link.
     is_ready: AtomicBool,
 }
@@ -62,9 +63,9 @@ impl Route {
     }
 
     /// Records the answer of the broker, and the shared memory link if there is one.
-    pub(crate) fn resolve(&self, shm_link: Option<Arc<ShmLink>>) {
-        if let Some(shm_link) = shm_link {
-            self.shm_link.write().get_or_insert(shm_link);
+    pub(crate) fn resolve(&self, peer_link: Option<Arc<AnyPeerLink>>) {
+        if let Some(peer_link) = peer_link {
+            self.peer_link.write().get_or_insert(peer_link);
         }
         self.is_ready.store(true, Ordering::Release);
     }
@@ -120,7 +121,7 @@ impl Routes {
             dest,
             endpoint: Arc::clone(endpoint),
             udp_route: endpoint.tx_route_to(dest, key.to, av, None)?,
-            shm_link: RwLock::default(),
+            peer_link: RwLock::default(),
             is_ready: AtomicBool::new(at_once),
         });
         known.insert(key, Arc::downgrade(&route));
@@ -138,25 +139,25 @@ impl Routes {
     }
 
     /// Makes the routes that match a new shared memory link use it, unless they have one.
-    pub(crate) fn attach_shm_link(&self, shm_link: &Arc<ShmLink>) {
+    pub(crate) fn attach_peer_link(&self, peer_link: &Arc<AnyPeerLink>) {
         for route in self.all() {
             let TxRoute { to, slot, .. } = route.udp_route;
-            if shm_link.connects(route.endpoint.link.local_addr(), to, slot) {
+            if peer_link.connects(route.endpoint.link.local_addr(), to, slot) {
                 route
-                    .shm_link
+                    .peer_link
                     .write()
-                    .get_or_insert_with(|| Arc::clone(shm_link));
+                    .get_or_insert_with(|| Arc::clone(peer_link));
             }
         }
     }
 
     /// Makes the routes whose shared memory link has ended use UDP again.
-    pub(crate) fn drop_ended_shm_links(&self) {
+    pub(crate) fn drop_ended_peer_links(&self) {
         for route in self.all() {
             route
-                .shm_link
+                .peer_link
                 .write()
-                .take_if(|shm_link| shm_link.has_ended());
+                .take_if(|peer_link| peer_link.has_ended());
         }
     }
 }
@@ -253,17 +254,17 @@ impl PeerRoutes {
     /// Returns the route of this tag, through its shared memory link if it has one now.
     pub(crate) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<LocalEndpoint>, &mut TxRoute)> {
         let PeerRoute { route, tx_route } = self.peer_routes.get_mut(&tag)?;
-        let current = route.shm_link.read();
-        let same = match (&*current, &tx_route.shm_link) {
+        let current = route.peer_link.read();
+        let same = match (&*current, &tx_route.peer_link) {
             (Some(new), Some(old)) => Arc::ptr_eq(new, old),
             (None, None) => true,
             _ => false,
         };
         if !same {
-            tx_route.shm_link.clone_from(&current);
+            tx_route.peer_link.clone_from(&current);
         }
         drop(current);
-        self.by_socket = tx_route.shm_link.is_none();
+        self.by_socket = tx_route.peer_link.is_none();
         Some((&route.endpoint, tx_route))
     }
 }

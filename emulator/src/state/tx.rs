@@ -9,8 +9,9 @@ use super::local_endpoint::{LocalEndpoint, TxRoute};
 use super::routes::{PeerRoutes, Route};
 use super::service_queue::QueuedReasons;
 use crate::journal::{AckDestination, JournalSlot, PendingAck};
+use crate::link::Link as _;
 use crate::link::MAX_SEGMENTS;
-use crate::link::shm::ShmLink;
+use crate::link::peer_link::{AnyPeerLink, PeerLink as _};
 
 /// The transmit side of a QP.
 #[derive(Debug, Default)]
@@ -72,7 +73,7 @@ impl TxState {
     pub(crate) fn set_route(&mut self, endpoint: Arc<LocalEndpoint>, tx_route: TxRoute) {
         self.backlog = None;
         self.unpublished_ack = None;
-        self.first_shm_send = tx_route.shm_link.is_some();
+        self.first_shm_send = tx_route.peer_link.is_some();
         self.peer_uses_shm = false;
         self.route = Some((endpoint, tx_route));
         self.journal_slot = None;
@@ -142,23 +143,28 @@ impl TxState {
     }
 
     /// Makes the paths that match a new shared memory link use it, unless they have one.
-    pub(crate) fn attach_shm_link(&mut self, shm_link: &Arc<ShmLink>) {
+    pub(crate) fn attach_peer_link(&mut self, peer_link: &Arc<AnyPeerLink>) {
         if let Some((endpoint, tx_route)) = &mut self.route {
-            self.first_shm_send |= tx_route.attach_shm_link(endpoint, shm_link);
+            self.first_shm_send |= tx_route.attach_peer_link(endpoint, peer_link);
         }
         if let Some((endpoint, tx_route)) = self.alternate.as_deref_mut() {
-            tx_route.attach_shm_link(endpoint, shm_link);
+            tx_route.attach_peer_link(endpoint, peer_link);
         }
     }
 
     /// Makes the paths use UDP again whose shared memory link has ended.
-    pub(crate) fn drop_ended_shm_link(&mut self) {
+    pub(crate) fn drop_ended_peer_link(&mut self) {
         if let Some((_, tx_route)) = &mut self.route {
-            tx_route.shm_link.take_if(|shm_link| shm_link.has_ended());
-            self.peer_uses_shm &= tx_route.shm_link.is_some() || self.rx_filter == RxFilter::Paused;
+            tx_route
+                .peer_link
+                .take_if(|peer_link| peer_link.has_ended());
+            self.peer_uses_shm &=
+                tx_route.peer_link.is_some() || self.rx_filter == RxFilter::Paused;
         }
         if let Some((_, tx_route)) = self.alternate.as_deref_mut() {
-            tx_route.shm_link.take_if(|shm_link| shm_link.has_ended());
+            tx_route
+                .peer_link
+                .take_if(|peer_link| peer_link.has_ended());
         }
     }
 
@@ -196,17 +202,17 @@ impl TxState {
     /// Accepts a packet that came through a shared memory link. Returns false if the peer uses
     /// another link.
     #[inline]
-    pub(crate) fn accepts_shm(&mut self, shm_link: &ShmLink) -> bool {
+    pub(crate) fn accepts_shm(&mut self, peer_link: &AnyPeerLink) -> bool {
         if let Some((_, tx_route)) = &self.route
-            && let Some(own) = &tx_route.shm_link
+            && let Some(own) = &tx_route.peer_link
             && !own.has_ended()
         {
             // Both sides may request a shared memory link at the same time. Then there are two.
-            let is_own = own.is_parallel_to(shm_link);
+            let is_own = own.is_parallel_to(peer_link);
             self.peer_uses_shm |= is_own;
             return match self.rx_filter {
                 RxFilter::Peer => {
-                    is_own || self.alternate.is_some() && self.may_migrate_to(shm_link)
+                    is_own || self.alternate.is_some() && self.may_migrate_to(peer_link)
                 }
                 RxFilter::Any | RxFilter::ExceptSelf => true,
                 RxFilter::Paused => false,
@@ -217,10 +223,10 @@ impl TxState {
 
     /// Returns true if the peer may announce a migration through this shared memory link.
     #[cold]
-    fn may_migrate_to(&self, shm_link: &ShmLink) -> bool {
+    fn may_migrate_to(&self, peer_link: &AnyPeerLink) -> bool {
         let alternate = self.alternate.as_ref();
-        let own = alternate.and_then(|route| route.1.live_shm_link());
-        own.is_none_or(|own| own.is_parallel_to(shm_link))
+        let own = alternate.and_then(|route| route.1.live_peer_link());
+        own.is_none_or(|own| own.is_parallel_to(peer_link))
     }
 
     /// Returns true if packets over UDP are refused because the peer uses shared memory: anyone
@@ -234,24 +240,24 @@ impl TxState {
     #[cold]
     fn alternate_uses_shm(&self) -> bool {
         let alternate = self.alternate.as_ref();
-        alternate.is_none_or(|route| route.1.live_shm_link().is_some())
+        alternate.is_none_or(|route| route.1.live_peer_link().is_some())
     }
 
     #[cold]
     fn filter_rejects_udp(&self) -> bool {
         match self.rx_filter {
-            RxFilter::Peer => self.has_live_shm_link() && self.alternate_uses_shm(),
+            RxFilter::Peer => self.has_live_peer_link() && self.alternate_uses_shm(),
             RxFilter::Any | RxFilter::ExceptSelf => false,
             RxFilter::Paused => true,
         }
     }
 
-    fn has_live_shm_link(&self) -> bool {
-        let shm_link = self
+    fn has_live_peer_link(&self) -> bool {
+        let peer_link = self
             .route
             .as_ref()
-            .and_then(|(_, tx_route)| tx_route.shm_link.as_ref());
-        shm_link.is_some_and(|shm_link| !shm_link.has_ended() && !shm_link.has_hung_up())
+            .and_then(|(_, tx_route)| tx_route.peer_link.as_ref());
+        peer_link.is_some_and(|peer_link| !peer_link.has_ended() && !peer_link.has_hung_up())
     }
 
     /// Forgets routes and unsent packets.
@@ -277,7 +283,7 @@ impl TxState {
     /// the batches of datagrams itself.
     pub(crate) fn max_segments(&self) -> usize {
         let one_by_one = self.route.as_ref().is_some_and(|(endpoint, tx_route)| {
-            let by_shm = tx_route.shm_link.as_ref().is_some_and(|c| !c.has_ended());
+            let by_shm = tx_route.peer_link.as_ref().is_some_and(|c| !c.has_ended());
             !by_shm && !endpoint.link.gso()
         });
         if one_by_one { 1 } else { MAX_SEGMENTS }
@@ -287,7 +293,7 @@ impl TxState {
     pub(crate) fn uses_socket(&self) -> bool {
         self.route
             .as_ref()
-            .is_some_and(|(_, tx_route)| tx_route.shm_link.is_none())
+            .is_some_and(|(_, tx_route)| tx_route.peer_link.is_none())
     }
 
     /// Returns true if the last batch of a DC initiator, whose batches use different routes, was
@@ -334,9 +340,9 @@ impl TxState {
     pub(crate) fn publish_ack(&mut self) {
         if self.unpublished_ack.take().is_some()
             && let Some((_, tx_route)) = &self.route
-            && let Some(shm_link) = &tx_route.shm_link
+            && let Some(peer_link) = &tx_route.peer_link
         {
-            shm_link.publish_unpublished();
+            peer_link.publish_unpublished();
         }
     }
 }

@@ -58,8 +58,8 @@ ranks! {
     Cm,
     /// The descriptor of a channel, whose members change.
     EventLoop,
-    /// The list of shared-memory links, for reading while packets are received.
-    ShmLinks,
+    /// The list of links to other processes, for reading while packets are received.
+    PeerLinks,
     /// The receiving side of one ring. When a queue pair has moved to shared memory, what its peer
     /// sent to the socket before is received first.
     RingReceive,

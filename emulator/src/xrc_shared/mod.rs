@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::link::Link as _;
 use crate::sync::{Mutex, RwLock, rank};
 use rocade_transport::{AddressVector, QpEvent, Time};
 use rocade_wire::icrc::IcrcFlow;

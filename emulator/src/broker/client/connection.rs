@@ -19,7 +19,7 @@ use super::{ANSWER_TIMEOUT, LONGEST_ANSWER, LOOK_WHETHER_STOPPED, Share, Stop, S
 use crate::fdpass;
 use crate::journal::AckJournal;
 use crate::link::LocalAddr;
-use crate::link::shm::ShmLinkOffer;
+use crate::link::peer_link::PeerLinkOffer;
 use crate::steering::ProcessSlot;
 
 /// A received message: its bytes and its descriptors.
@@ -31,7 +31,7 @@ pub(super) struct Connection {
     socket: OwnedFd,
     machine: Arc<dyn Machine>,
     /// Shared-memory links that peers have requested.
-    offers: Vec<ShmLinkOffer>,
+    offers: Vec<PeerLinkOffer>,
     /// A new lock file of this process's slot.
     lock: Option<OwnedFd>,
     /// Events of XRC targets.
@@ -43,7 +43,7 @@ pub(super) struct Connection {
 /// Unsolicited messages.
 pub(super) struct Notifications {
     /// Shared-memory links that peers have requested.
-    pub(super) offers: Vec<ShmLinkOffer>,
+    pub(super) offers: Vec<PeerLinkOffer>,
     /// A new lock file of this process's slot.
     pub(super) lock: Option<OwnedFd>,
     /// Events of XRC targets.
@@ -314,7 +314,7 @@ impl Connection {
     }
 
     /// Requests a shared-memory link.
-    pub(super) fn channel(&mut self, wanted: Ends) -> Result<Option<ShmLinkOffer>, BrokerError> {
+    pub(super) fn channel(&mut self, wanted: Ends) -> Result<Option<PeerLinkOffer>, BrokerError> {
         match self.ask(&Request::ShmLink(wanted), &[], ANSWER_TIMEOUT)? {
             (Response::ShmLink(ends), fds) if ends == wanted => offer(ends, true, fds).map(Some),
             (Response::NoShmLink, _) => Ok(None),
@@ -366,11 +366,11 @@ impl AnswerWait {
 }
 
 /// Builds the shared-memory link from the descriptors of a message.
-fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ShmLinkOffer, BrokerError> {
+fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<PeerLinkOffer, BrokerError> {
     let Ends { local, peer, slot } = ends;
     let [memory, liveness_socket, wake] =
         <[OwnedFd; 3]>::try_from(fds).map_err(|_| ProtocolError::Descriptors)?;
-    Ok(ShmLinkOffer {
+    Ok(PeerLinkOffer {
         local,
         peer,
         slot,

@@ -9,7 +9,7 @@ use super::super::{BrokerClient, BrokerError, sys};
 use super::step::{CLIENTS, Call};
 use super::world::World;
 use crate::link::LocalAddr;
-use crate::link::shm::ShmLinkOffer;
+use crate::link::peer_link::PeerLinkOffer;
 use crate::steering::ProcessSlot;
 
 /// An end of a link: the inode of its memory, and whether the other end is gone.
@@ -19,7 +19,7 @@ pub(super) type End = (u64, bool);
 #[derive(Default)]
 pub(super) struct Links {
     wake: Option<OwnedFd>,
-    ends: Vec<ShmLinkOffer>,
+    ends: Vec<PeerLinkOffer>,
 }
 
 impl Links {
@@ -65,7 +65,7 @@ impl Links {
     }
 
     pub(super) fn report(&self) -> Vec<End> {
-        let is_gone = |end: &ShmLinkOffer| {
+        let is_gone = |end: &PeerLinkOffer| {
             let mut waiting = [sys::poll_readable(end.liveness_socket.as_fd())];
             sys::poll(&mut waiting, Some(Duration::ZERO)).is_ok_and(|_| waiting[0].revents != 0)
         };

@@ -3,8 +3,8 @@
 use rocade_transport::SendOp;
 use rocade_wire::Qpn;
 
+use super::super::peer_links::wiring::engine_with_link;
 use super::super::pending::common::{self, Side};
-use super::super::shm_links::wiring::engine_with_link;
 use super::*;
 use crate::config::EngineConfig;
 use crate::engine::Engine;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rocade_transport::SendOp;
 
+use super::super::link_sides;
 use super::super::pending::common::Side;
-use super::super::shm_sides;
 use super::tests::send_until_readable;
 use crate::sys;
 
@@ -15,11 +15,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The program, with a non-blocking channel, and its peer. They communicate through shared memory.
 /// No QP has an ACK timeout, so that only an ACK completes what was sent.
 fn program_and_peer(addresses: [&str; 2]) -> (Side, Side) {
-    let (a, b) = shm_sides::unconnected(addresses);
+    let (a, b) = link_sides::unconnected(addresses);
     let (to_a, to_b) = (a.qp.qp_num().get(), b.qp.qp_num().get());
     a.to_rts_with_timeout(to_b, b.gid(), 0);
     b.to_rts_with_timeout(to_a, a.gid(), 0);
-    shm_sides::use_shm(&a);
+    link_sides::use_shm(&a);
     sys::set_nonblocking(a.channel.fd());
     (a, b)
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rocade_transport::SendOp;
 
+use super::super::link_sides;
 use super::super::pending::common::{self, Side};
-use super::super::shm_sides;
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -61,9 +61,9 @@ fn a_waiting_thread_receives_by_itself() {
 
 #[test]
 fn a_waiting_thread_receives_from_shared_memory() {
-    let (a, b) = shm_sides::unconnected(["127.4.0.53", "127.4.0.54"]);
+    let (a, b) = link_sides::unconnected(["127.4.0.53", "127.4.0.54"]);
     common::connect(&a, &b);
-    shm_sides::use_shm(&a);
+    link_sides::use_shm(&a);
     for _ in 0..100 {
         exchange(&a, &b, || true);
     }

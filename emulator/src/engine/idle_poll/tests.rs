@@ -9,13 +9,13 @@ use rocade_skip::skip;
 use rocade_transport::{QpAttr, QpAttrMask, QpState, QpType, SendFlags, SendOp, SendWr};
 use rocade_wire::Qpn;
 
+use super::super::peer_links::wiring::{engine_with_link, was_woken};
 use super::super::pending::common::{self, Side};
-use super::super::shm_links::wiring::{engine_with_link, was_woken};
 use super::*;
 use crate::config::EngineConfig;
 use crate::engine::Engine;
 use crate::error::VerbsError;
-use crate::link::shm::{Fragment, Sending, ShmLink, ShmSent};
+use crate::link::peer_link::{AnyPeerLink, Fragment, PeerLink as _, SendOutcome, Sending};
 use crate::{Cq, Flow, FlowAttr, FlowKind, FlowSpec, Masked, PortFields, Qp, QpCap, QpInitAttr};
 
 const LIMIT_NS: u64 = 60_000_000_000;
@@ -36,7 +36,7 @@ fn may_sleep(engine: &Engine, cq: &Cq) -> bool {
     may
 }
 
-fn send(link: &ShmLink) {
+fn send(link: &AnyPeerLink) {
     let sending = Sending {
         len: 1,
         segment_len: 1,
@@ -47,7 +47,7 @@ fn send(link: &ShmLink) {
         unpublished: false,
     };
     let sent = link.send(std::iter::once(Fragment::Bytes(b"x")), sending);
-    assert_eq!(sent, ShmSent::Sent);
+    assert_eq!(sent, SendOutcome::Sent);
 }
 
 /// Each kind of work keeps a poller awake: packets that another thread has received, a queue pair

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::engine::hooked::OwnedTxRoute;
 use crate::link::packet_hooks::PacketHooks;
-use crate::link::shm::ShmLink;
+use crate::link::peer_link::AnyPeerLink;
 use crate::raw::RawPorts;
 use crate::state::{Groups, LocalEndpoint, Routes};
 use crate::sync::{Mutex, RwLock, rank};
@@ -21,9 +21,9 @@ pub(crate) struct Links {
     /// There are datagram QPs, which report the headers of received packets.
     pub(in crate::engine) shows_headers: AtomicBool,
     pub(in crate::engine) frames: RawPorts,
-    pub(in crate::engine) shm_links: RwLock<Vec<Arc<ShmLink>>, rank::ShmLinks>,
-    /// Number of `shm_links`, which pollers read without the lock.
-    pub(in crate::engine) shm_link_count: AtomicUsize,
+    pub(in crate::engine) peer_links: RwLock<Vec<Arc<AnyPeerLink>>, rank::PeerLinks>,
+    /// Number of `peer_links`, which pollers read without the lock.
+    pub(in crate::engine) peer_link_count: AtomicUsize,
     /// Captures and fault rules of packets.
     pub(in crate::engine) hooks: PacketHooks<OwnedTxRoute>,
 }
@@ -38,8 +38,8 @@ impl Links {
             groups: Groups::default(),
             shows_headers: AtomicBool::new(false),
             frames: RawPorts::default(),
-            shm_links: RwLock::default(),
-            shm_link_count: AtomicUsize::new(0),
+            peer_links: RwLock::default(),
+            peer_link_count: AtomicUsize::new(0),
             hooks,
         }
     }

@@ -6,7 +6,8 @@ use std::os::fd::AsFd as _;
 
 use super::memory::RingDirection;
 use super::{
-    Fragment, HEAD_LEN, Inbound as _, RECORD_HEADER, RING_LEN, Sending, ShmLink, ShmSent, wake_fd,
+    Fragment, HEAD_LEN, Inbound as _, PeerBatch as _, PeerLink as _, PeerReceiver as _,
+    RECORD_HEADER, RING_LEN, SendOutcome, Sending, ShmLink, wake_fd,
 };
 use crate::steering::ProcessSlot;
 
@@ -32,7 +33,7 @@ pub fn records(input: &[u8]) {
         match what % 8 {
             0..=2 => {
                 let batch = vec![sent; usize::from(operand % MAX_SENT) + 1];
-                if send(&a, &batch, what) == ShmSent::Sent {
+                if send(&a, &batch, what) == SendOutcome::Sent {
                     sent = sent.wrapping_add(1);
                 }
             }
@@ -64,7 +65,7 @@ pub fn records(input: &[u8]) {
     }
 }
 
-fn send(end: &ShmLink, batch: &[u8], what: u8) -> ShmSent {
+fn send(end: &ShmLink, batch: &[u8], what: u8) -> SendOutcome {
     let sending = Sending {
         len: batch.len(),
         segment_len: usize::from(what) + 1,

@@ -307,7 +307,7 @@ pub(crate) fn wake_fd() -> io::Result<OwnedFd> {
 }
 
 /// Makes an eventfd readable.
-pub(super) fn wake(fd: BorrowedFd<'_>) {
+pub(crate) fn wake(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
     // A raw system call, because write(2) of the C library is a cancellation point for the posting
     // or polling thread. SAFETY: `one` is readable for 8 bytes. Fails if the counter is at its

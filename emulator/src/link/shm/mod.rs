@@ -14,7 +14,7 @@ mod ring;
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Shutdown};
+use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -24,11 +24,12 @@ use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_wire::{FastPathPacket, Packet, PacketError};
 
 use memory::{RING_LEN, RingDirection, SharedMemory};
-pub(crate) use memory::{create, probe, wake_fd};
+pub(crate) use memory::{create, probe, wake, wake_fd};
+pub(super) use ring::announce_sleep;
 use ring::{Consumed, Consumer, Corrupt, Producer, RingControl};
 
+use super::peer_link::{Ends, Fragment, PeerBatch, PeerLink, PeerReceiver, SendOutcome, Sending};
 use super::{Inbound, LocalAddr};
-use crate::memory::Readable;
 use crate::steering::ProcessSlot;
 
 /// Bytes before each batch in the ring, little-endian: length (2), segment length (2), flags (2),
@@ -53,7 +54,7 @@ const CROWDED_BYTES: u64 = RING_LEN as u64 / 4;
 
 /// The ends of a link and the descriptors to use it, from the broker.
 #[derive(Debug)]
-pub(crate) struct ShmLinkOffer {
+pub(crate) struct PeerLinkOffer {
     /// The address of this process.
     pub(crate) local: LocalAddr,
     /// The peer's address.
@@ -70,54 +71,9 @@ pub(crate) struct ShmLinkOffer {
     pub(crate) wake: OwnedFd,
 }
 
-/// A part of a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Fragment<'a> {
-    /// Bytes in a buffer of this process.
-    Bytes(&'a [u8]),
-    /// Bytes in registered memory.
-    Registered(Readable<'a>),
-}
-
-/// Parameters of sending a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sending {
-    /// Length of the batch in bytes, at most [`MAX_BATCH`].
-    pub(crate) len: usize,
-    /// Length of the segments in bytes. The last may be shorter.
-    pub(crate) segment_len: usize,
-    /// Traffic class that the packets would have in the IP header.
-    pub(crate) traffic_class: u8,
-    /// Hop limit that the packets would have in the IP header.
-    pub(crate) hop_limit: u8,
-    /// Set for the first batch that a queue pair sends on this link. The peer first receives the
-    /// earlier packets over UDP.
-    pub(crate) after_udp: bool,
-    /// Waits for space, see [`ShmSent::Full`].
-    pub(crate) wait: bool,
-    /// Leaves the record unpublished until the next batch or [`ShmLink::publish_unpublished`]. The
-    /// peer also reads it if this process ends.
-    pub(crate) unpublished: bool,
-}
-
-/// Results of sending a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ShmSent {
-    /// The batch was sent.
-    Sent,
-    /// There is no space. With [`Sending::wait`], the wake fd becomes readable when there is.
-    Full,
-    /// The link cannot be used any longer.
-    Ended,
-    /// Registered memory was inaccessible. Nothing was sent.
-    Fault,
-}
-
 /// A shared-memory link to another process. Threads may send and receive at the same time.
 pub(crate) struct ShmLink {
-    local: LocalAddr,
-    peer: LocalAddr,
-    slot: ProcessSlot,
+    ends: Ends,
     memory: SharedMemory,
     tx: RingDirection,
     producer: Mutex<Producer>,
@@ -138,13 +94,15 @@ impl ShmLink {
     ///
     /// # Errors
     /// Errors of mapping, or `InvalidData` if the memory is invalid.
-    pub(crate) fn new(offer: ShmLinkOffer) -> io::Result<Self> {
+    pub(crate) fn new(offer: PeerLinkOffer) -> io::Result<Self> {
         let memory = SharedMemory::map(offer.memory.as_fd())?;
         let len = RING_LEN as u64;
         Ok(Self {
-            local: offer.local,
-            peer: offer.peer,
-            slot: offer.slot,
+            ends: Ends {
+                local: offer.local,
+                peer: offer.peer,
+                slot: offer.slot,
+            },
             memory,
             tx: if offer.asked {
                 RingDirection::First
@@ -175,7 +133,7 @@ impl ShmLink {
         let memory = create()?;
         let (one, other) = UnixStream::pair()?;
         let offer = |local, peer, asked, liveness_socket: UnixStream| {
-            Self::new(ShmLinkOffer {
+            Self::new(PeerLinkOffer {
                 local,
                 peer,
                 slot,
@@ -191,75 +149,54 @@ impl ShmLink {
         ])
     }
 
-    /// Returns the address of this process.
-    pub(crate) const fn local(&self) -> IpAddr {
-        self.local.ip()
-    }
-
-    /// Returns the peer's address.
-    pub(crate) const fn peer(&self) -> IpAddr {
-        self.peer.ip()
-    }
-
-    /// Returns true if this link connects `local` to the process with that slot at `peer`.
-    pub(crate) fn connects(&self, local: LocalAddr, peer: IpAddr, slot: ProcessSlot) -> bool {
-        self.local == local && self.peer.ip() == peer && self.slot == slot
-    }
-
-    /// Returns true if both links have the same ends.
-    #[inline]
-    pub(crate) fn is_parallel_to(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other) || other.connects(self.local, self.peer.ip(), self.slot)
-    }
-
-    /// Returns the liveness socket, which hangs up when the peer is gone.
-    pub(crate) fn liveness_socket(&self) -> BorrowedFd<'_> {
-        self.liveness_socket.as_fd()
-    }
-
-    /// Returns true if the link cannot be used any longer.
-    #[inline]
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
-    }
-
-    /// Returns true if the peer is gone or the link was shut down. Earlier packets of the peer can
-    /// still be received.
-    pub(crate) fn has_hung_up(&self) -> bool {
-        memory::has_hung_up(self.liveness_socket.as_fd())
-    }
-
-    /// Stops sending and receiving.
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
-    }
-
     /// Shuts the link down because the peer broke the protocol.
     #[cold]
     fn mark_corrupt(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
-            tracing::warn!(shm_link = %self, "shutting down a shared-memory link, because the peer has damaged its memory");
+            tracing::warn!(ends = ?self.ends, "shutting down a shared-memory link, because the peer has damaged its memory");
             // Both ends hang up. Fails if that has happened before.
             let _ = self.liveness_socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Sends a batch of segments, in any number of fragments. The batch has space for the ICRCs,
-    /// whose values are ignored.
     #[inline]
-    pub(crate) fn send<'a>(
-        &self,
-        batch: impl Iterator<Item = Fragment<'a>>,
-        sending: Sending,
-    ) -> ShmSent {
+    fn wake_peer(&self) {
+        if self.memory.control(self.tx).has_to_wake_consumer() {
+            wake(self.wake.as_fd());
+        }
+    }
+
+    /// Returns the control words of the receive direction.
+    #[inline]
+    fn rx_control(&self) -> &RingControl {
+        self.memory.control(self.tx.reverse())
+    }
+
+    /// Returns the consumer's position.
+    #[inline]
+    fn head(&self) -> u64 {
+        self.head.load(Ordering::Relaxed)
+    }
+}
+
+impl PeerLink for ShmLink {
+    type Receiver<'l> = ShmReceiver<'l>;
+
+    #[inline]
+    fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    #[inline]
+    fn send<'a>(&self, batch: impl Iterator<Item = Fragment<'a>>, sending: Sending) -> SendOutcome {
         let (batch_len, unpublished) = (sending.len, sending.unpublished);
         let flags = if sending.after_udp { AFTER_UDP } else { 0 };
         let lens = (u16::try_from(batch_len), u16::try_from(sending.segment_len));
         let (Ok(len), Ok(segment_len)) = lens else {
-            return ShmSent::Ended;
+            return SendOutcome::Ended;
         };
         if self.has_ended() {
-            return ShmSent::Ended;
+            return SendOutcome::Ended;
         }
         let need = record_len(batch_len);
         let control = self.memory.control(self.tx);
@@ -269,11 +206,11 @@ impl ShmLink {
             Ok(false) => {
                 // The peer frees only the space of published records.
                 producer.publish_unpublished(control);
-                return ShmSent::Full;
+                return SendOutcome::Full;
             }
             Err(Corrupt) => {
                 self.mark_corrupt();
-                return ShmSent::Ended;
+                return SendOutcome::Ended;
             }
         }
         let at = producer.position();
@@ -296,7 +233,7 @@ impl ShmLink {
                 Fragment::Bytes(bytes) => self.memory.write(self.tx, place, bytes),
                 Fragment::Registered(payload) => {
                     if self.memory.write_from(self.tx, place, payload).is_err() {
-                        return ShmSent::Fault;
+                        return SendOutcome::Fault;
                     }
                 }
             }
@@ -305,18 +242,23 @@ impl ShmLink {
         self.next.store(at.wrapping_add(need), Ordering::Relaxed);
         if unpublished {
             producer.append_unpublished(control, need);
-            return ShmSent::Sent;
+            return SendOutcome::Sent;
         }
         producer.publish(control, need);
         drop(producer);
         self.wake_peer();
-        ShmSent::Sent
+        SendOutcome::Sent
     }
 
-    /// Prefetches the next received packets, and the space for their answers, which the peer has
-    /// read. The cache lines load while the locks are taken, instead of one after the other.
+    fn publish_unpublished(&self) {
+        let producer = self.producer.lock();
+        producer.publish_unpublished(self.memory.control(self.tx));
+        drop(producer);
+        self.wake_peer();
+    }
+
     #[inline]
-    pub(crate) fn prefetch_next(&self) {
+    fn prefetch_next(&self) {
         let head = self.head.load(Ordering::Relaxed);
         let next = self.next.load(Ordering::Relaxed);
         for record in 0..RECORDS_AHEAD {
@@ -327,90 +269,60 @@ impl ShmLink {
         }
     }
 
-    /// Publishes unpublished records, and wakes the peer if it sleeps.
-    pub(crate) fn publish_unpublished(&self) {
-        let producer = self.producer.lock();
-        producer.publish_unpublished(self.memory.control(self.tx));
-        drop(producer);
-        self.wake_peer();
-    }
-
-    #[inline]
-    fn wake_peer(&self) {
-        if self.memory.control(self.tx).has_to_wake_consumer() {
-            memory::wake(self.wake.as_fd());
-        }
-    }
-
-    /// Returns true if there are packets. Takes a few nanoseconds.
-    #[inline]
-    pub(crate) fn has_packets(&self) -> bool {
-        self.rx_control().has_unread_records(self.head()) && !self.has_ended()
-    }
-
-    /// Returns true if a thread has the receiving end.
-    pub(crate) fn is_receiving(&self) -> bool {
+    fn is_receiving(&self) -> bool {
         self.consumer.is_locked()
     }
 
-    /// Locks the receiving end, unless another thread has it.
     #[inline]
-    pub(crate) fn try_receiver(&self) -> Option<ShmReceiver<'_>> {
+    fn try_receiver(&self) -> Option<ShmReceiver<'_>> {
         self.consumer.try_lock().map(|consumer| ShmReceiver {
             shm_link: self,
             consumer,
         })
     }
 
-    /// Locks the receiving end.
-    pub(crate) fn receiver(&self) -> ShmReceiver<'_> {
+    fn receiver(&self) -> ShmReceiver<'_> {
         ShmReceiver {
             shm_link: self,
             consumer: self.consumer.lock(),
         }
     }
 
-    /// Announces to the peers of `shm_links` that this process is going to wait for its wake fd.
-    /// Returns true if it may: there are no packets, and peers wake it for new ones.
-    pub(crate) fn announce_sleep<'c>(shm_links: impl Iterator<Item = &'c Self> + Clone) -> bool {
-        for shm_link in shm_links.clone() {
-            shm_link.announced.store(true, Ordering::Relaxed);
-        }
-        // A link that has ended receives no packets.
-        let in_use = shm_links.filter(|shm_link| !shm_link.has_ended());
-        ring::announce_sleep(in_use.map(|shm_link| (shm_link.rx_control(), shm_link.head())))
+    fn announce(&self) {
+        self.announced.store(true, Ordering::Relaxed);
+        self.rx_control().announce();
     }
 
-    /// Returns the control words of the receive direction.
-    #[inline]
-    fn rx_control(&self) -> &RingControl {
-        self.memory.control(self.tx.reverse())
+    fn has_unread(&self) -> bool {
+        self.rx_control().has_unread_records(self.head())
     }
 
-    /// Returns the consumer's position.
-    #[inline]
-    fn head(&self) -> u64 {
-        self.head.load(Ordering::Relaxed)
-    }
-
-    /// Ends the announced sleep. Returns true if the peer has woken this process.
-    pub(crate) fn wake_up(&self) -> bool {
+    fn wake_up(&self) -> bool {
         self.announced.swap(false, Ordering::Relaxed) && self.rx_control().wake_up()
     }
-}
 
-impl fmt::Display for ShmLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to slot {} at {}", self.local, self.slot, self.peer)
+    fn liveness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.liveness_socket.as_fd())
+    }
+
+    fn has_hung_up(&self) -> bool {
+        memory::has_hung_up(self.liveness_socket.as_fd())
+    }
+
+    #[inline]
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
     }
 }
 
 impl fmt::Debug for ShmLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShmLink")
-            .field("local", &self.local)
-            .field("peer", &self.peer)
-            .field("slot", &self.slot)
+            .field("ends", &self.ends)
             .field("ended", &self.has_ended())
             .finish_non_exhaustive()
     }
@@ -451,18 +363,17 @@ pub(crate) struct ShmSegment<'a> {
     len: usize,
 }
 
-impl<'a> ShmReceiver<'a> {
-    /// Makes unpublished records readable, because the peer is gone or this process cannot wait.
-    /// Returns false if there is nothing to receive.
-    pub(crate) fn read_unpublished(&mut self) -> bool {
+impl PeerReceiver for ShmReceiver<'_> {
+    type Batch<'b> = ShmBatch<'b>;
+
+    fn read_unpublished(&mut self) -> bool {
         let control = self.shm_link.rx_control();
         self.consumer.read_unpublished(control);
         self.consumer.available(control) != Ok(0)
     }
 
-    /// Returns true if earlier UDP packets must be received before the next batch.
     #[inline]
-    pub(crate) fn is_after_udp(&self) -> bool {
+    fn is_after_udp(&self) -> bool {
         let control = self.shm_link.rx_control();
         let is_there = self
             .consumer
@@ -471,15 +382,12 @@ impl<'a> ShmReceiver<'a> {
         is_there && self.next_is_after_udp()
     }
 
-    /// Passes up to `max` batches to `each` until it breaks off, and frees their space. Stops
-    /// before a batch that requires earlier UDP packets. `udp_received` tells that these were
-    /// received for the first batch.
     #[inline]
-    pub(crate) fn receive(
+    fn receive(
         &mut self,
         max: usize,
         mut udp_received: bool,
-        mut each: impl FnMut(ShmBatch<'a>) -> ControlFlow<()>,
+        mut each: impl for<'b> FnMut(ShmBatch<'b>) -> ControlFlow<()>,
     ) {
         let shm_link = self.shm_link;
         let next = |at, available| {
@@ -498,12 +406,14 @@ impl<'a> ShmReceiver<'a> {
         let bounds = (max, CROWDED_BYTES);
         let control = shm_link.rx_control();
         match self.consumer.consume(control, bounds, next, released) {
-            Ok(true) => memory::wake(shm_link.wake.as_fd()),
+            Ok(true) => wake(shm_link.wake.as_fd()),
             Ok(false) => {}
             Err(Corrupt) => shm_link.mark_corrupt(),
         }
     }
+}
 
+impl ShmReceiver<'_> {
     /// Returns true if the next record has the flag [`AFTER_UDP`], without validating the record.
     #[inline]
     fn next_is_after_udp(&self) -> bool {
@@ -544,21 +454,26 @@ fn next_batch(shm_link: &ShmLink, at: u64, available: u64) -> Option<ShmBatch<'_
     })
 }
 
-impl<'a> ShmBatch<'a> {
-    /// Returns traffic class and hop limit of the packets, as sent by the peer.
-    pub(crate) const fn header(&self) -> (u8, u8) {
+impl<'a> PeerBatch<'a> for ShmBatch<'a> {
+    type Segment = ShmSegment<'a>;
+
+    #[inline]
+    fn header(&self) -> (u8, u8) {
         (self.traffic_class, self.hop_limit)
     }
 
-    /// Returns the segments.
     #[inline]
-    pub(crate) fn segments(self) -> impl Iterator<Item = ShmSegment<'a>> {
-        let starts = (0..self.len).step_by(self.segment_len);
-        starts.map(move |start| ShmSegment {
+    fn lens(&self) -> (usize, usize) {
+        (self.len, self.segment_len)
+    }
+
+    #[inline]
+    fn segment(self, start: usize, len: usize) -> ShmSegment<'a> {
+        ShmSegment {
             shm_link: self.shm_link,
             at: self.at.wrapping_add(start as u64),
-            len: self.segment_len.min(self.len - start),
-        })
+            len,
+        }
     }
 }
 

@@ -99,6 +99,11 @@ impl RingControl {
         ahead(self.tail.0.load(Ordering::Acquire), head) > 0
     }
 
+    /// Sets the sleep flag, for [`announce_sleep`].
+    pub(super) fn announce(&self) {
+        self.sleeping.0.store(1, Ordering::Relaxed);
+    }
+
     /// Clears the sleep flag. Returns true if the producer has woken the consumer.
     pub(super) fn wake_up(&self) -> bool {
         self.sleeping.0.swap(0, Ordering::Relaxed) == 0
@@ -127,17 +132,17 @@ const fn ahead(position: u64, of: u64) -> u64 {
     if ahead > u64::MAX / 2 { 0 } else { ahead }
 }
 
-/// Announces the sleep of a consumer, given its position in each of its rings. Returns true if it
-/// may sleep: nothing is there, and each producer wakes it for the next record.
-pub(super) fn announce_sleep<'c>(
-    rings: impl Iterator<Item = (&'c RingControl, u64)> + Clone,
+/// Announces the sleep of a consumer at each of its links. Returns true if it may sleep: nothing is
+/// there, and each producer wakes it for the next record.
+pub(in crate::link) fn announce_sleep<L>(
+    links: impl Iterator<Item = L> + Clone,
+    announce: impl Fn(L),
+    has_unread: impl Fn(L) -> bool,
 ) -> bool {
-    for (control, _) in rings.clone() {
-        control.sleeping.0.store(1, Ordering::Relaxed);
-    }
+    links.clone().for_each(announce);
     full_fence();
-    let mut rings = rings;
-    !rings.any(|(control, head)| control.has_unread_records(head))
+    let mut links = links;
+    !links.any(has_unread)
 }
 
 /// Orders an announcement before the check that follows it, and a change before the check for
@@ -303,6 +308,12 @@ impl Consumer {
 mod tests {
     use super::*;
 
+    /// Announces the sleep of a consumer that has read nothing of a ring.
+    fn announce_at(ring: &RingControl) -> bool {
+        let unread = |ring: &RingControl| ring.has_unread_records(0);
+        announce_sleep(std::iter::once(ring), RingControl::announce, unread)
+    }
+
     #[test]
     fn space_and_news_follow_the_positions() {
         let control = RingControl::new();
@@ -323,16 +334,13 @@ mod tests {
     fn sleepers_are_woken_once() {
         let control = RingControl::new();
         let mut producer = Producer::new(256);
-        assert!(announce_sleep(std::iter::once((&control, 0))));
+        assert!(announce_at(&control));
         producer.publish(&control, 64);
         assert!(control.has_to_wake_consumer());
         producer.publish(&control, 64);
         assert!(!control.has_to_wake_consumer());
         assert!(control.wake_up(), "it was woken");
-        assert!(
-            !announce_sleep(std::iter::once((&control, 0))),
-            "a record is there"
-        );
+        assert!(!announce_at(&control), "a record is there");
         assert!(!control.wake_up());
         producer.publish(&control, 64);
         assert!(!control.has_to_wake_consumer());
@@ -407,6 +415,12 @@ mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
     use loom::thread;
+
+    /// Announces the sleep of a consumer that has read nothing of a ring.
+    fn announce_at(ring: &RingControl) -> bool {
+        let unread = |ring: &RingControl| ring.has_unread_records(0);
+        announce_sleep(std::iter::once(ring), RingControl::announce, unread)
+    }
 
     use super::*;
 
@@ -494,7 +508,7 @@ mod loom_tests {
                 let ring = Arc::clone(&ring);
                 thread::spawn(move || ring.put(&mut Producer::new(LEN), 1))
             };
-            let sleeps = announce_sleep(std::iter::once((&ring.control, 0)));
+            let sleeps = announce_at(&ring.control);
             let woken = producing.join().unwrap();
             assert!(
                 !sleeps || woken,

@@ -1,6 +1,17 @@
+use std::net::IpAddr;
+
 use super::*;
 
 /// Returns both ends of a link in one process.
+/// Announces the sleep of the process at this end.
+fn announce_at(end: &ShmLink) -> bool {
+    announce_sleep(
+        std::iter::once(end),
+        PeerLink::announce,
+        PeerLink::has_unread,
+    )
+}
+
 fn pair() -> (ShmLink, ShmLink) {
     let (a, b, ..) = pair_and_wakes();
     (a, b)
@@ -13,7 +24,7 @@ fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
     let (wake_a, wake_b) = (wake_fd().unwrap(), wake_fd().unwrap());
     let wakes = (wake_a.try_clone().unwrap(), wake_b.try_clone().unwrap());
     let (ip_a, ip_b) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
-    let a = ShmLinkOffer {
+    let a = PeerLinkOffer {
         local: ip_a.into(),
         peer: ip_b.into(),
         slot: ProcessSlot::new(2),
@@ -22,7 +33,7 @@ fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
         liveness_socket: line_a.into(),
         wake: wake_b,
     };
-    let b = ShmLinkOffer {
+    let b = PeerLinkOffer {
         local: ip_b.into(),
         peer: ip_a.into(),
         slot: ProcessSlot::new(1),
@@ -36,7 +47,7 @@ fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
 }
 
 /// Sends a batch, in two fragments.
-fn send(shm_link: &ShmLink, batch: &[u8], segment_len: usize) -> ShmSent {
+fn send(shm_link: &ShmLink, batch: &[u8], segment_len: usize) -> SendOutcome {
     let (head, tail) = batch.split_at(batch.len() / 2);
     let fragments = [Fragment::Bytes(head), Fragment::Bytes(tail)];
     shm_link.send(fragments.into_iter(), sending(batch, segment_len))
@@ -54,7 +65,7 @@ fn sending(batch: &[u8], segment_len: usize) -> Sending {
     }
 }
 
-fn send_after_udp(shm_link: &ShmLink, batch: &[u8], segment_len: usize) -> ShmSent {
+fn send_after_udp(shm_link: &ShmLink, batch: &[u8], segment_len: usize) -> SendOutcome {
     let fragments = std::iter::once(Fragment::Bytes(batch));
     let sending = Sending {
         after_udp: true,
@@ -88,9 +99,9 @@ fn receive(shm_link: &ShmLink, max: usize) -> Vec<Vec<Vec<u8>>> {
 fn runs_arrive_in_order_and_cut_as_sent() {
     let (a, b) = pair();
     assert!(!b.has_packets());
-    assert_eq!(send(&a, b"abcdefgh", 3), ShmSent::Sent);
-    assert_eq!(send(&a, &[7; 100], 100), ShmSent::Sent);
-    assert_eq!(send(&b, b"back", 64), ShmSent::Sent);
+    assert_eq!(send(&a, b"abcdefgh", 3), SendOutcome::Sent);
+    assert_eq!(send(&a, &[7; 100], 100), SendOutcome::Sent);
+    assert_eq!(send(&b, b"back", 64), SendOutcome::Sent);
     assert!(b.has_packets());
     assert_eq!(
         receive(&b, 10),
@@ -113,7 +124,7 @@ fn a_full_ring_takes_nothing_and_has_room_again_later() {
             &a,
             &vec![u8::try_from(sent % 251).unwrap(); 60_000 - round],
             4096,
-        ) == ShmSent::Sent
+        ) == SendOutcome::Sent
         {
             sent += 1;
         }
@@ -131,7 +142,7 @@ fn a_full_ring_takes_nothing_and_has_room_again_later() {
 fn a_call_receives_no_more_than_asked() {
     let (a, b) = pair();
     for n in 0..5u8 {
-        assert_eq!(send(&a, &[n; 20], 20), ShmSent::Sent);
+        assert_eq!(send(&a, &[n; 20], 20), SendOutcome::Sent);
     }
     assert_eq!(receive(&b, 2).len(), 2);
     assert_eq!(receive(&b, 9).len(), 3);
@@ -140,9 +151,9 @@ fn a_call_receives_no_more_than_asked() {
 #[test]
 fn what_came_over_udp_is_received_first() {
     let (a, b) = pair();
-    assert_eq!(send(&a, b"1", 1), ShmSent::Sent);
-    assert_eq!(send_after_udp(&a, b"2", 1), ShmSent::Sent);
-    assert_eq!(send(&a, b"3", 1), ShmSent::Sent);
+    assert_eq!(send(&a, b"1", 1), SendOutcome::Sent);
+    assert_eq!(send_after_udp(&a, b"2", 1), SendOutcome::Sent);
+    assert_eq!(send(&a, b"3", 1), SendOutcome::Sent);
     let count = |udp_received| {
         let mut count = 0;
         b.receiver().receive(9, udp_received, |_| {
@@ -162,8 +173,8 @@ fn what_came_over_udp_is_received_first() {
 #[test]
 fn runs_that_are_too_long_are_not_sent() {
     let (a, b) = pair();
-    assert_eq!(send(&a, &vec![0; MAX_BATCH + 1], 4096), ShmSent::Ended);
-    assert_eq!(send(&a, &vec![0; MAX_BATCH], 4096), ShmSent::Sent);
+    assert_eq!(send(&a, &vec![0; MAX_BATCH + 1], 4096), SendOutcome::Ended);
+    assert_eq!(send(&a, &vec![0; MAX_BATCH], 4096), SendOutcome::Sent);
     assert_eq!(receive(&b, 9).len(), 1);
 }
 
@@ -179,12 +190,12 @@ fn a_peer_that_damages_the_memory_is_ignored() {
         &[4, 0, 0, 0, 4, 0, 2, 0],
     ] {
         let (a, b) = pair();
-        assert_eq!(send(&a, b"some", 4), ShmSent::Sent);
+        assert_eq!(send(&a, b"some", 4), SendOutcome::Sent);
         a.memory.write(RingDirection::First, 0, damage);
         assert_eq!(receive(&b, 9).len(), 0);
         assert!(b.has_ended());
         assert!(!b.has_packets());
-        assert_eq!(send(&b, b"x", 1), ShmSent::Ended);
+        assert_eq!(send(&b, b"x", 1), SendOutcome::Ended);
         assert!(a.has_hung_up(), "the peer notices");
     }
 }
@@ -193,13 +204,13 @@ fn a_peer_that_damages_the_memory_is_ignored() {
 fn the_end_of_the_peer_is_detected_and_its_last_packets_are_read() {
     let (a, b) = pair();
     assert!(!a.has_hung_up());
-    assert_eq!(send(&b, b"last", 4), ShmSent::Sent);
+    assert_eq!(send(&b, b"last", 4), SendOutcome::Sent);
     drop(b);
     assert!(a.has_hung_up());
     assert!(a.has_packets());
     assert_eq!(receive(&a, 9), [[b"last"]]);
     a.end();
-    assert_eq!(send(&a, b"x", 1), ShmSent::Ended);
+    assert_eq!(send(&a, b"x", 1), SendOutcome::Ended);
 }
 
 /// Returns true if an eventfd was written since the last call.
@@ -216,11 +227,11 @@ fn was_woken(wake: &OwnedFd) -> bool {
 fn a_producer_that_waits_for_room_is_woken_when_there_is_some() {
     let (a, b, wake_a, _) = pair_and_wakes();
     let long = vec![7; 60_000];
-    while send(&a, &long, 4096) == ShmSent::Sent {}
+    while send(&a, &long, 4096) == SendOutcome::Sent {}
     assert!(!was_woken(&wake_a));
     assert_eq!(receive(&b, 1).len(), 1);
     assert!(was_woken(&wake_a), "there is space for the next batch");
-    assert_eq!(send(&a, &long, 4096), ShmSent::Sent);
+    assert_eq!(send(&a, &long, 4096), SendOutcome::Sent);
     assert_eq!(receive(&b, 1).len(), 1);
     assert!(!was_woken(&wake_a), "no process waits");
 }
@@ -233,7 +244,7 @@ fn a_producer_that_does_not_wait_is_not_woken() {
         wait: false,
         ..sending(&batch, 4096)
     };
-    while a.send(std::iter::once(Fragment::Bytes(&batch)), no_wait) == ShmSent::Sent {}
+    while a.send(std::iter::once(Fragment::Bytes(&batch)), no_wait) == SendOutcome::Sent {}
     assert_eq!(receive(&b, 1).len(), 1);
     assert!(!was_woken(&wake_a));
 }
@@ -241,16 +252,16 @@ fn a_producer_that_does_not_wait_is_not_woken() {
 #[test]
 fn a_consumer_that_sleeps_is_woken_once_and_one_that_is_awake_is_not() {
     let (a, b, _, wake_b) = pair_and_wakes();
-    assert_eq!(send(&a, b"one", 3), ShmSent::Sent);
+    assert_eq!(send(&a, b"one", 3), SendOutcome::Sent);
     assert!(!was_woken(&wake_b));
-    let goes_to_sleep = || ShmLink::announce_sleep(std::iter::once(&b));
+    let goes_to_sleep = || announce_at(&b);
     assert!(!goes_to_sleep(), "a batch is there");
     assert!(!b.wake_up());
     assert_eq!(receive(&b, 9).len(), 1);
     assert!(goes_to_sleep());
-    assert_eq!(send(&a, b"two", 3), ShmSent::Sent);
+    assert_eq!(send(&a, b"two", 3), SendOutcome::Sent);
     assert!(was_woken(&wake_b));
-    assert_eq!(send(&a, b"three", 5), ShmSent::Sent);
+    assert_eq!(send(&a, b"three", 5), SendOutcome::Sent);
     assert!(!was_woken(&wake_b), "it is woken already");
     assert!(b.wake_up());
 }
@@ -265,14 +276,14 @@ fn an_unpublished_run_is_seen_with_the_next_one_or_on_request() {
         };
         a.send(std::iter::once(Fragment::Bytes(batch)), sending)
     };
-    assert!(ShmLink::announce_sleep(std::iter::once(&b)));
-    assert_eq!(unpublished(b"ack"), ShmSent::Sent);
+    assert!(announce_at(&b));
+    assert_eq!(unpublished(b"ack"), SendOutcome::Sent);
     assert!(!b.has_packets() && !was_woken(&wake_b));
     a.publish_unpublished();
     assert!(was_woken(&wake_b));
     assert_eq!(receive(&b, 9), [[b"ack"]]);
-    assert_eq!(unpublished(b"ack"), ShmSent::Sent);
-    assert_eq!(send(&a, b"end", 3), ShmSent::Sent);
+    assert_eq!(unpublished(b"ack"), SendOutcome::Sent);
+    assert_eq!(send(&a, b"end", 3), SendOutcome::Sent);
     assert_eq!(receive(&b, 9), [[b"ack"], [b"end"]]);
 }
 
@@ -287,13 +298,13 @@ fn a_full_ring_publishes_what_is_in_it() {
         ..sending(&batch, 4096)
     };
     let mut sent = 0;
-    while a.send(std::iter::once(Fragment::Bytes(&batch)), unpublished) == ShmSent::Sent {
+    while a.send(std::iter::once(Fragment::Bytes(&batch)), unpublished) == SendOutcome::Sent {
         assert!(!b.has_packets());
         sent += 1;
     }
     assert!(b.has_packets());
     assert_eq!(receive(&b, usize::MAX).len(), sent);
-    assert_eq!(send(&a, &batch, 4096), ShmSent::Sent);
+    assert_eq!(send(&a, &batch, 4096), SendOutcome::Sent);
 }
 
 /// The longest batch that fits into the published bytes is received, one byte more is not.
@@ -301,7 +312,7 @@ fn a_full_ring_publishes_what_is_in_it() {
 fn the_length_of_a_record_is_checked_to_the_byte() {
     for (len, fits) in [(120u16, true), (121, false), (u16::MAX, false)] {
         let (a, b) = pair();
-        assert_eq!(send(&a, &[7; 120], 120), ShmSent::Sent);
+        assert_eq!(send(&a, &[7; 120], 120), SendOutcome::Sent);
         a.memory.write(RingDirection::First, 0, &len.to_le_bytes());
         assert_eq!(receive(&b, 9).len(), usize::from(fits), "{len}");
         assert_eq!(b.has_ended(), !fits, "{len}");
@@ -313,8 +324,8 @@ fn the_length_of_a_record_is_checked_to_the_byte() {
 fn a_record_longer_than_what_was_written_is_not_received() {
     let (a, b) = pair();
     // There are two records, and the first one has a length that reaches beyond both.
-    assert_eq!(send(&a, &[7; 100], 100), ShmSent::Sent);
-    assert_eq!(send(&a, &[8; 100], 100), ShmSent::Sent);
+    assert_eq!(send(&a, &[7; 100], 100), SendOutcome::Sent);
+    assert_eq!(send(&a, &[8; 100], 100), SendOutcome::Sent);
     a.memory
         .write(RingDirection::First, 0, &249u16.to_le_bytes());
     assert_eq!(receive(&b, 9).len(), 0);

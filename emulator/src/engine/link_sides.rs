@@ -4,15 +4,20 @@ use super::Engine;
 use super::pending::common::Side;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 
-/// Returns two sides at these addresses, not connected yet.
+/// Returns two sides with 64 bytes each at these addresses, not connected yet.
 pub(super) fn unconnected(addresses: [&str; 2]) -> (Side, Side) {
+    unconnected_with(addresses, 64)
+}
+
+/// Returns two sides with `len` bytes each at these addresses, not connected yet.
+pub(super) fn unconnected_with(addresses: [&str; 2], len: usize) -> (Side, Side) {
     let [near, far] = addresses;
     let specs = [format!("near={near}"), format!("far={far}")];
     let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).expect("two devices");
     let link = LinkMode::Shm;
     let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
-    let a = Side::on_device(engine.clone(), "near", 64);
-    let b = Side::on_device(engine, "far", 64);
+    let a = Side::on_device(engine.clone(), "near", len);
+    let b = Side::on_device(engine, "far", len);
     (a, b)
 }
 
@@ -20,7 +25,7 @@ pub(super) fn unconnected(addresses: [&str; 2]) -> (Side, Side) {
 /// one was not in use yet.
 pub(super) fn use_shm(side: &Side) {
     let engine = &side.engine.inner;
-    for shm_link in engine.links.shm_links.read().clone() {
-        engine.move_qps_to(&shm_link);
+    for peer_link in engine.links.peer_links.read().clone() {
+        engine.move_qps_to(&peer_link);
     }
 }

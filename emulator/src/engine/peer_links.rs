@@ -21,8 +21,13 @@ use super::dispatch::{Dispatch, Disposition, Flush, Origin};
 use super::{Links, Nic};
 use crate::broker::BrokerLink;
 use crate::config::LinkMode;
+use crate::link::Link as _;
 use crate::link::packet_hooks::Ingress;
-use crate::link::shm::{self, ShmBatch, ShmLink, ShmLinkOffer, ShmReceiver};
+use crate::link::peer_link::{
+    AnyBatch, AnyPeerLink, AnyReceiver, PeerBatch as _, PeerLink as _, PeerLinkOffer,
+    PeerReceiver as _,
+};
+use crate::link::shm::MAX_RECORDS;
 use crate::link::{Inbound, LocalAddr};
 use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
 use crate::steering::ProcessSlot;
@@ -38,50 +43,50 @@ impl Links {
             .any(|endpoint| endpoint.link.local_addr() == address)
     }
 
-    fn find_shm_link(
+    fn find_peer_link(
         &self,
         local: LocalAddr,
         slot: ProcessSlot,
         to: IpAddr,
-    ) -> Option<Arc<ShmLink>> {
-        let shm_links = self.shm_links.read();
-        let mut fitting = shm_links
+    ) -> Option<Arc<AnyPeerLink>> {
+        let peer_links = self.peer_links.read();
+        let mut fitting = peer_links
             .iter()
-            .filter(|shm_link| shm_link.connects(local, to, slot));
+            .filter(|peer_link| peer_link.connects(local, to, slot));
         fitting
-            .find(|shm_link| !shm_link.has_ended() && !shm_link.has_hung_up())
+            .find(|peer_link| !peer_link.has_ended() && !peer_link.has_hung_up())
             .cloned()
     }
 
-    fn change_shm_links(&self, change: impl FnOnce(&mut Vec<Arc<ShmLink>>)) {
-        let mut shm_links = self.shm_links.write();
-        change(&mut shm_links);
-        self.shm_link_count
-            .store(shm_links.len(), Ordering::Release);
+    fn change_peer_links(&self, change: impl FnOnce(&mut Vec<Arc<AnyPeerLink>>)) {
+        let mut peer_links = self.peer_links.write();
+        change(&mut peer_links);
+        self.peer_link_count
+            .store(peer_links.len(), Ordering::Release);
     }
 
     /// Checks for a shared memory link again after a QP has got a path without one.
-    pub(crate) fn attach_shm_links(&self, inner: &QpInner) {
-        let shm_links = self.shm_links.read().clone();
-        for shm_link in shm_links.iter().filter(|shm_link| !shm_link.has_ended()) {
-            inner.lock().tx.attach_shm_link(shm_link);
+    pub(crate) fn attach_peer_links(&self, inner: &QpInner) {
+        let peer_links = self.peer_links.read().clone();
+        for peer_link in peer_links.iter().filter(|peer_link| !peer_link.has_ended()) {
+            inner.lock().tx.attach_peer_link(peer_link);
         }
     }
 
     /// Announces to all peers that they have to wake this process. Returns false if there are
     /// packets to receive already.
     pub(super) fn announce_sleep(&self) -> bool {
-        let shm_links = self.shm_links.read();
-        shm_links.is_empty() || ShmLink::announce_sleep(shm_links.iter().map(AsRef::as_ref))
+        let peer_links = self.peer_links.read();
+        peer_links.is_empty() || AnyPeerLink::announce_sleep(peer_links.iter().map(AsRef::as_ref))
     }
 
     /// Announces that the process is awake. Returns true if a peer has woken it for packets.
     pub(super) fn announce_awake(&self) -> bool {
-        let shm_links = self.shm_links.read();
+        let peer_links = self.peer_links.read();
         // `count` visits all of them.
-        shm_links
+        peer_links
             .iter()
-            .filter(|shm_link| shm_link.wake_up())
+            .filter(|peer_link| peer_link.wake_up())
             .count()
             > 0
     }
@@ -90,12 +95,12 @@ impl Links {
 impl Nic {
     /// Returns the shared memory link from a local address to a QP of a peer, and makes it if there
     /// is none.
-    pub(crate) fn shm_link_to(
+    pub(crate) fn peer_link_to(
         &self,
         endpoint: &LocalEndpoint,
         dest: Qpn,
         to: IpAddr,
-    ) -> Option<Arc<ShmLink>> {
+    ) -> Option<Arc<AnyPeerLink>> {
         let slot = ProcessSlot::of(dest);
         if self.host.link_mode == LinkMode::Udp
             || slot == ProcessSlot::BROKER
@@ -110,14 +115,14 @@ impl Nic {
         if slot == own && self.links.has_endpoint(peer) {
             let shares = broker.is_some() || self.host.link_mode == LinkMode::Shm;
             return shares
-                .then(|| self.own_shm_link(local, peer, slot))
+                .then(|| self.own_peer_link(local, peer, slot))
                 .flatten();
         }
         let broker = broker.filter(|_| slot != own)?;
         // Links that were offered before the peer told its QP number are attached now.
         self.attach_offers(broker.client().take_offers(true));
-        if let Some(shm_link) = self.links.find_shm_link(local, slot, to) {
-            return Some(shm_link);
+        if let Some(peer_link) = self.links.find_peer_link(local, slot, to) {
+            return Some(peer_link);
         }
         if !crate::sys::is_of_this_host(peer.with_port(0)) {
             return None;
@@ -130,45 +135,47 @@ impl Nic {
             }
             Err(error) => tracing::info!(%error, %peer, %slot, "failed to get shared memory"),
         }
-        self.links.find_shm_link(local, slot, to)
+        self.links.find_peer_link(local, slot, to)
     }
 
     /// Returns the shared memory link between two addresses of this process, or from one to itself.
     /// Both ends are in this process.
     //= UD-15
-    fn own_shm_link(
+    fn own_peer_link(
         &self,
         local: LocalAddr,
         peer: LocalAddr,
         slot: ProcessSlot,
-    ) -> Option<Arc<ShmLink>> {
-        if let Some(shm_link) = self.links.find_shm_link(local, slot, peer.ip()) {
-            return Some(shm_link);
+    ) -> Option<Arc<AnyPeerLink>> {
+        if let Some(peer_link) = self.links.find_peer_link(local, slot, peer.ip()) {
+            return Some(peer_link);
         }
-        let ends = ShmLink::own(local, peer, slot, self.scheduler.peer_wake_fd.as_fd())
+        let ends = AnyPeerLink::within(local, peer, slot, self.scheduler.peer_wake_fd.as_fd())
             .inspect_err(
                 |error| tracing::warn!(%error, "failed to make a shared memory link, using UDP"),
             )
             .ok()?
             .map(Arc::new);
-        self.add_own_shm_link(local, peer, slot, &ends);
-        self.links.find_shm_link(local, slot, peer.ip())
+        self.add_own_peer_link(local, peer, slot, &ends);
+        self.links.find_peer_link(local, slot, peer.ip())
     }
 
     /// Adds both ends of a link within this process, unless another thread has added one: no thread
     /// would receive from a second link.
-    pub(super) fn add_own_shm_link(
+    pub(super) fn add_own_peer_link(
         &self,
         local: LocalAddr,
         peer: LocalAddr,
         slot: ProcessSlot,
-        ends: &[Arc<ShmLink>; 2],
+        ends: &[Arc<AnyPeerLink>; 2],
     ) {
         let mut is_first = false;
-        self.links.change_shm_links(|shm_links| {
-            is_first = !shm_links.iter().any(|c| c.connects(local, peer.ip(), slot));
+        self.links.change_peer_links(|peer_links| {
+            is_first = !peer_links
+                .iter()
+                .any(|c| c.connects(local, peer.ip(), slot));
             if is_first {
-                shm_links.extend(ends.iter().cloned());
+                peer_links.extend(ends.iter().cloned());
             }
         });
         if !is_first {
@@ -187,7 +194,7 @@ impl Nic {
         }
     }
 
-    fn attach_offers(&self, offers: impl IntoIterator<Item = ShmLinkOffer>) {
+    fn attach_offers(&self, offers: impl IntoIterator<Item = PeerLinkOffer>) {
         let Some(broker) = self.presence.broker_link() else {
             return;
         };
@@ -198,21 +205,22 @@ impl Nic {
                 tracing::debug!(peer = %offer.peer, "refused shared memory from a peer that is not allowed");
                 continue;
             }
-            let shm_link = match ShmLink::new(offer) {
-                Ok(shm_link) => Arc::new(shm_link),
+            let peer_link = match AnyPeerLink::open(offer) {
+                Ok(peer_link) => Arc::new(peer_link),
                 Err(error) => {
                     tracing::warn!(%error, "failed to map a shared memory link, using UDP");
                     continue;
                 }
             };
-            if let Err(error) = broker.client().watch(shm_link.liveness_socket()) {
+            let watched = peer_link.liveness().map(|fd| broker.client().watch(fd));
+            if let Some(Err(error)) = watched {
                 tracing::warn!(%error, "failed to watch a shared memory link, using UDP");
                 continue;
             }
-            tracing::debug!(%shm_link, "shared memory link is up");
+            tracing::debug!(%peer_link, "shared memory link is up");
             self.links
-                .change_shm_links(|shm_links| shm_links.push(Arc::clone(&shm_link)));
-            self.move_qps_to(&shm_link);
+                .change_peer_links(|peer_links| peer_links.push(Arc::clone(&peer_link)));
+            self.move_qps_to(&peer_link);
             attached = true;
         }
         if attached {
@@ -223,11 +231,11 @@ impl Nic {
     }
 
     /// Makes QPs without a shared memory link that match a new one use it.
-    pub(super) fn move_qps_to(&self, shm_link: &Arc<ShmLink>) {
+    pub(super) fn move_qps_to(&self, peer_link: &Arc<AnyPeerLink>) {
         for inner in self.tables.qps.read().iter() {
-            inner.lock().tx.attach_shm_link(shm_link);
+            inner.lock().tx.attach_peer_link(peer_link);
         }
-        self.links.routes.attach_shm_link(shm_link);
+        self.links.routes.attach_peer_link(peer_link);
     }
 
     /// Returns the route of datagrams from an address to a QP of a peer.
@@ -253,18 +261,18 @@ impl Nic {
     pub(super) fn resolve_new_routes(&self) {
         for route in self.links.routes.take_new() {
             let (endpoint, dest, to) = route.endpoints();
-            route.resolve(self.shm_link_to(endpoint, dest, to));
+            route.resolve(self.peer_link_to(endpoint, dest, to));
         }
     }
 
     /// Receives the packets of a peer, including unpublished records.
-    fn receive_unpublished(&self, shm_link: &Arc<ShmLink>, rounds: usize) {
-        let mut receiver = shm_link.receiver();
+    fn receive_unpublished(&self, peer_link: &Arc<AnyPeerLink>, rounds: usize) {
+        let mut receiver = peer_link.receiver();
         for _ in 0..rounds {
-            if shm_link.has_ended() || !receiver.read_unpublished() {
+            if peer_link.has_ended() || !receiver.read_unpublished() {
                 break;
             }
-            self.receive_from(shm_link, &mut receiver, Caller::Background);
+            self.receive_from(peer_link, &mut receiver, Caller::Background);
         }
     }
 
@@ -273,62 +281,62 @@ impl Nic {
     /// The awaited ACK may be an unpublished record when a timer is due, or when a datagram of the
     /// connection manager ends the connection.
     pub(crate) fn receive_all_unpublished(&self) {
-        for shm_link in self.links.shm_links.read().iter() {
-            self.receive_unpublished(shm_link, UNPUBLISHED_ROUNDS);
+        for peer_link in self.links.peer_links.read().iter() {
+            self.receive_unpublished(peer_link, UNPUBLISHED_ROUNDS);
         }
     }
 
     /// Drops the shared memory links whose peer has ended, and damaged ones. Receives what the peer
     /// has sent before: it may be the ACK of the last message.
-    pub(super) fn drop_ended_shm_links(&self) {
-        let shm_links: Vec<_> = self
+    pub(super) fn drop_ended_peer_links(&self) {
+        let peer_links: Vec<_> = self
             .links
-            .shm_links
+            .peer_links
             .read()
             .iter()
-            .filter(|shm_link| shm_link.has_hung_up())
+            .filter(|peer_link| peer_link.has_hung_up())
             .cloned()
             .collect();
-        if shm_links.is_empty() {
+        if peer_links.is_empty() {
             return;
         }
-        for shm_link in &shm_links {
+        for peer_link in &peer_links {
             // Bounded, because a peer that violates the protocol could write for ever.
-            self.receive_unpublished(shm_link, shm::MAX_RECORDS);
-            shm_link.end();
+            self.receive_unpublished(peer_link, MAX_RECORDS);
+            peer_link.end();
         }
-        self.links.change_shm_links(|all| {
-            all.retain(|shm_link| !shm_links.iter().any(|c| Arc::ptr_eq(c, shm_link)));
+        self.links.change_peer_links(|all| {
+            all.retain(|peer_link| !peer_links.iter().any(|c| Arc::ptr_eq(c, peer_link)));
         });
-        for shm_link in &shm_links {
-            tracing::debug!(%shm_link, "shared memory link has ended");
-            if let Some(broker) = self.presence.broker_link() {
-                broker.client().unwatch(shm_link.liveness_socket());
+        for peer_link in &peer_links {
+            tracing::debug!(%peer_link, "shared memory link has ended");
+            if let (Some(broker), Some(fd)) = (self.presence.broker_link(), peer_link.liveness()) {
+                broker.client().unwatch(fd);
             }
         }
         for inner in self.tables.qps.read().iter() {
-            inner.lock().tx.drop_ended_shm_link();
+            inner.lock().tx.drop_ended_peer_link();
         }
-        self.links.routes.drop_ended_shm_links();
+        self.links.routes.drop_ended_peer_links();
     }
 
     /// Receives from shared memory links. Returns the number of packets. The application skips
     /// links that another thread receives from.
     #[inline]
-    pub(super) fn receive_shared(&self, shm_links: &[Arc<ShmLink>], caller: Caller) -> u64 {
+    pub(super) fn receive_shared(&self, peer_links: &[Arc<AnyPeerLink>], caller: Caller) -> u64 {
         let mut packets = 0;
-        for shm_link in shm_links {
-            if !shm_link.has_packets() {
+        for peer_link in peer_links {
+            if !peer_link.has_packets() {
                 continue;
             }
-            shm_link.prefetch_next();
+            peer_link.prefetch_next();
             let receiver = if caller == Caller::Background {
-                Some(shm_link.receiver())
+                Some(peer_link.receiver())
             } else {
-                shm_link.try_receiver()
+                peer_link.try_receiver()
             };
             if let Some(mut receiver) = receiver {
-                packets += self.receive_from(shm_link, &mut receiver, caller);
+                packets += self.receive_from(peer_link, &mut receiver, caller);
             }
         }
         packets
@@ -336,8 +344,8 @@ impl Nic {
 
     pub(super) fn receive_from(
         &self,
-        shm_link: &Arc<ShmLink>,
-        receiver: &mut ShmReceiver<'_>,
+        peer_link: &Arc<AnyPeerLink>,
+        receiver: &mut AnyReceiver<'_>,
         caller: Caller,
     ) -> u64 {
         let tables = || {
@@ -350,13 +358,13 @@ impl Nic {
         let after_udp = receiver.is_after_udp();
         if after_udp {
             drop(locked);
-            self.receive_udp_before(shm_link, caller);
+            self.receive_udp_before(peer_link, caller);
             locked = tables();
         }
         let (qps, now, mem) = locked;
         let mut meta = PacketMeta {
-            source: shm_link.peer(),
-            destination: shm_link.local(),
+            source: peer_link.peer(),
+            destination: peer_link.local(),
             traffic_class: 0,
             hop_limit: 0,
         };
@@ -367,7 +375,7 @@ impl Nic {
         };
         let mut dispatch = Dispatch::new(self, &qps, cx, Flush::Now);
         let (mut unflushed_bytes, mut last) = (0, None);
-        receiver.receive(MAX_SHM_BATCHES, after_udp, |batch: ShmBatch<'_>| {
+        receiver.receive(MAX_SHM_BATCHES, after_udp, |batch: AnyBatch<'_>| {
             //= ENC-08
             (meta.traffic_class, meta.hop_limit) = batch.header();
             for (index, segment) in batch.segments().enumerate() {
@@ -375,12 +383,12 @@ impl Nic {
                 if mem.takes_placements() {
                     let rest = batch.segments().skip(index);
                     let packets = rest.map_while(Inbound::fast_path);
-                    let accepts = |tx: &mut TxState| tx.accepts_shm(shm_link);
+                    let accepts = |tx: &mut TxState| tx.accepts_shm(peer_link);
                     dispatch.place_ahead(&meta, packets, accepts);
                 }
-                let disposition = dispatch.packet(&meta, segment, &mut FromShmLink(shm_link));
+                let disposition = dispatch.packet(&meta, segment, &mut FromPeerLink(peer_link));
                 if disposition != Disposition::Delivered {
-                    self.settle_shared(shm_link, segment, disposition);
+                    self.settle_shared(peer_link, segment, disposition);
                 }
             }
             mem.forget_placements();
@@ -410,7 +418,7 @@ impl Nic {
     #[cold]
     fn settle_shared<'p>(
         &self,
-        shm_link: &ShmLink,
+        peer_link: &AnyPeerLink,
         segment: impl Inbound<'p>,
         disposition: Disposition,
     ) {
@@ -425,8 +433,8 @@ impl Nic {
             Disposition::OwnedElsewhere => {
                 let bytes = segment.copied();
                 let misrouted = Misrouted {
-                    source: source_of(shm_link.peer()),
-                    destination: shm_link.local(),
+                    source: source_of(peer_link.peer()),
+                    destination: peer_link.local(),
                     bytes: &bytes,
                     hops: 0,
                     is_sealed: false,
@@ -442,11 +450,11 @@ impl Nic {
     /// Packets that it has sent before must not be overtaken. On the loopback interface they have
     /// already arrived.
     #[cold]
-    fn receive_udp_before(&self, shm_link: &ShmLink, caller: Caller) {
+    fn receive_udp_before(&self, peer_link: &AnyPeerLink, caller: Caller) {
         let endpoints = self.links.endpoints.read();
         let mut matching = endpoints
             .iter()
-            .filter(|endpoint| endpoint.link.local() == shm_link.local());
+            .filter(|endpoint| endpoint.link.local() == peer_link.local());
         if let Some(endpoint) = matching.next() {
             let mut rx = endpoint.lock_rx();
             // Bounded, because other senders may keep the socket full.
@@ -473,9 +481,9 @@ impl Nic {
 }
 
 /// Packets from a shared memory link. They have no ICRC, because memory does not corrupt them.
-struct FromShmLink<'c>(&'c Arc<ShmLink>);
+struct FromPeerLink<'c>(&'c Arc<AnyPeerLink>);
 
-impl Origin for FromShmLink<'_> {
+impl Origin for FromPeerLink<'_> {
     #[inline]
     fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
         true
@@ -493,3 +501,6 @@ impl Origin for FromShmLink<'_> {
 
 #[cfg(all(test, not(loom)))]
 pub(super) mod wiring;
+
+#[cfg(all(test, not(loom)))]
+mod pipe;

@@ -19,16 +19,16 @@ pub(in super::super) fn was_woken(wake: &OwnedFd) -> bool {
 }
 
 /// Makes an engine without threads that has both ends of a link.
-pub(in super::super) fn engine_with_link(config: EngineConfig) -> (Engine, [Arc<ShmLink>; 2]) {
+pub(in super::super) fn engine_with_link(config: EngineConfig) -> (Engine, [Arc<AnyPeerLink>; 2]) {
     let engine = Engine::new(config).expect("an engine");
     let inner = engine.inner();
     let ends = [1, 2].map(|last| LocalAddr::from(IpAddr::from([10, 0, 0, last])));
     let wake = inner.scheduler.peer_wake_fd.as_fd();
-    let links = ShmLink::own(ends[0], ends[1], ProcessSlot::EMBEDDED, wake).expect("a link");
+    let links = AnyPeerLink::within(ends[0], ends[1], ProcessSlot::EMBEDDED, wake).expect("a link");
     let links = links.map(Arc::new);
     inner
         .links
-        .change_shm_links(|shm_links| shm_links.extend(links.iter().cloned()));
+        .change_peer_links(|peer_links| peer_links.extend(links.iter().cloned()));
     (engine, links)
 }
 
