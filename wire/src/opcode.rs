@@ -96,6 +96,9 @@ bitflags::bitflags! {
         const ATOMIC_ACK_ETH = 1 << 11;
         /// Address and size of a masked atomic. Its operands are the payload.
         const MASKED_ETH = 1 << 12;
+        /// Address of a masked atomic of 8 bytes, as NVIDIA's NICs send it. Its operands are the
+        /// payload.
+        const SHORT_MASKED_ETH = 1 << 13;
     }
 }
 
@@ -103,7 +106,7 @@ impl ExtHeaders {
     /// Returns the length of these headers, without the BTH.
     #[must_use]
     pub const fn len_bytes(self) -> usize {
-        const LEN: [usize; 13] = [4, 4, 8, 16, 4, 4, 16, 28, 4, 4, 4, 8, 16];
+        const LEN: [usize; 14] = [4, 4, 8, 16, 4, 4, 16, 28, 4, 4, 4, 8, 16, 12];
         let mut total = 0;
         let mut bit = 0;
         while bit < LEN.len() {

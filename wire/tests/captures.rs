@@ -9,6 +9,11 @@
 
 #[path = "captures/flush.rs"]
 mod flush;
+#[allow(dead_code, reason = "tests of other crates use the rest")]
+#[path = "../../tests/captures/hardware/frames.rs"]
+mod frames;
+#[path = "captures/hardware.rs"]
+mod hardware;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -35,6 +40,8 @@ const PACKETS: [(&str, usize); 4] = [
 ];
 
 const ETHERNET_HEADER_LEN: usize = 14;
+/// The EtherType of a tag of 802.1Q.
+const VLAN: [u8; 2] = [0x81, 0x00];
 const PROTOCOL_IGMP: u8 = 2;
 
 fn captures() -> PathBuf {
@@ -66,8 +73,9 @@ fn datagrams(path: &Path) -> Vec<Vec<u8>> {
             usize::try_from(record.orig_len).unwrap(),
             "cut frame"
         );
-        let (ethernet, ip) = frame.split_at(ETHERNET_HEADER_LEN);
-        let ip_len = match ethernet[12..] {
+        let tag_len = if frame[12..14] == VLAN { 4 } else { 0 };
+        let (ethernet, ip) = frame.split_at(ETHERNET_HEADER_LEN + tag_len);
+        let ip_len = match ethernet[12 + tag_len..] {
             // Multicast captures also contain the membership reports.
             [0x08, 0x00] if ip[9] == PROTOCOL_IGMP => continue,
             [0x08, 0x00] => usize::from(u16::from_be_bytes([ip[2], ip[3]])),

@@ -206,7 +206,8 @@ fn pad_beyond_end(bench: &Bench<'_>) -> CaseResult {
     still_at_start(&conn)
 }
 
-const RESERVED: [u8; 7] = [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f];
+/// Reserved codes. Codes 0x18 and 0x19 are left out, because they are masked atomics of some NICs.
+const RESERVED: [u8; 5] = [0x15, 0x1a, 0x1b, 0x1e, 0x1f];
 
 fn reserved(conn: &Conn<'_>, index: i32, opcode: u8) -> CaseResult {
     let packet = conn

@@ -116,6 +116,32 @@ pub struct MaskedEth {
 impl MaskedEth {
     /// Bytes on the wire.
     pub const LEN: usize = 16;
+    /// Bytes on the wire of NVIDIA's format.
+    pub const SHORT_LEN: usize = 12;
+    /// Size of the operands in NVIDIA's format, as in [`Self::log_size`].
+    pub const SHORT_LOG_SIZE: u8 = 3;
+
+    /// Reads the header in NVIDIA's format, which has no size, because operands have 8 bytes.
+    //= HW-11
+    #[must_use]
+    pub const fn from_short(b: &[u8; Self::SHORT_LEN]) -> Self {
+        Self {
+            va: be64(b, 0),
+            rkey: Rkey::new(be32(b, 8)),
+            log_size: Self::SHORT_LOG_SIZE,
+            resv: [0; 3],
+        }
+    }
+
+    /// Writes the header in NVIDIA's format.
+    //= HW-11
+    #[must_use]
+    pub fn to_short(&self) -> [u8; Self::SHORT_LEN] {
+        let mut out = [0; Self::SHORT_LEN];
+        out[..8].copy_from_slice(&self.va.to_be_bytes());
+        out[8..].copy_from_slice(&self.rkey.get().to_be_bytes());
+        out
+    }
 
     /// Reads the header.
     #[must_use]

@@ -17,7 +17,7 @@ pub use eth::{
     AtomicEth, Deth, Feth, Ieth, ImmDt, MaskedEth, Placement, Rdeth, Reth, Selectivity, XrcEth,
 };
 
-use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey};
+use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey, Service};
 
 /// Zero bytes that follow the BTH of a CNP.
 //= ETH-11
@@ -138,8 +138,17 @@ impl Headers {
                 | flag(self.ieth.is_some(), ExtHeaders::IETH)
                 | flag(self.aeth.is_some(), ExtHeaders::AETH)
                 | flag(self.atomic_ack.is_some(), ExtHeaders::ATOMIC_ACK_ETH)
-                | flag(self.masked.is_some(), ExtHeaders::MASKED_ETH),
+                | flag(self.masked.is_some(), self.masked_kind()),
         )
+    }
+
+    /// Returns the format of the header of a masked atomic, which depends on the service.
+    #[inline]
+    const fn masked_kind(&self) -> ExtHeaders {
+        match self.bth.opcode.service() {
+            Service::Rc | Service::Xrc => ExtHeaders::SHORT_MASKED_ETH,
+            _ => ExtHeaders::MASKED_ETH,
+        }
     }
 
     /// Returns true if the extension headers that are set are those of the opcode. A reserved
@@ -217,6 +226,9 @@ impl Headers {
         if ext.contains(ExtHeaders::MASKED_ETH) {
             headers.masked = Some(MaskedEth::from_bytes(cursor.take()?));
         }
+        if ext.contains(ExtHeaders::SHORT_MASKED_ETH) {
+            headers.masked = Some(MaskedEth::from_short(cursor.take()?));
+        }
         Ok((headers, cursor.rest))
     }
 
@@ -250,7 +262,12 @@ impl Headers {
         let rest = put_some(rest, self.ieth.map(|ieth| ieth.0.get().to_be_bytes()))?;
         let rest = put_some(rest, self.aeth.as_ref().map(Aeth::to_bytes))?;
         let rest = put_some(rest, self.atomic_ack.as_ref().map(AtomicAckEth::to_bytes))?;
-        let rest = put_some(rest, self.masked.as_ref().map(MaskedEth::to_bytes))?;
+        let rest = match &self.masked {
+            Some(masked) if self.masked_kind().contains(ExtHeaders::SHORT_MASKED_ETH) => {
+                put(rest, masked.to_short())?
+            }
+            masked => put_some(rest, masked.as_ref().map(MaskedEth::to_bytes))?,
+        };
         Some(total_len - rest.len())
     }
 }

@@ -173,9 +173,13 @@ operations! {
     /// ATOMIC WRITE (annex A19).
     //= OPC-26
     AtomicWrite = 0x1d, "ATOMIC_WRITE";
-    /// Masked compare and swap. Extension of Rocade, only for peers that are Rocade.
+    /// Masked compare and swap. In RC and XRC it has 8 bytes and NVIDIA's format, elsewhere it is
+    /// an extension of Rocade, only for peers that are Rocade.
+    //= HW-11
     MaskedCmpSwap = 0x18, "MASKED_CMP_SWAP";
-    /// Fetch and add on several fields. Extension of Rocade.
+    /// Fetch and add on several fields. In RC and XRC by analogy with the former, elsewhere an
+    /// extension of Rocade.
+    //= HW-12
     MaskedFetchAdd = 0x19, "MASKED_FETCH_ADD";
     /// Masked compare and swap of an XRC initiator. Extension of Rocade.
     XrcMaskedCmpSwap = 0x1a, "XRC_MASKED_CMP_SWAP";
@@ -426,6 +430,10 @@ impl Operation {
             return match service {
                 Service::Manufacturer => true,
                 Service::Dc => !names_srq,
+                //= XAW-10
+                Service::Rc | Service::Xrc => {
+                    matches!(self, Self::MaskedCmpSwap | Self::MaskedFetchAdd)
+                }
                 _ => false,
             };
         }
@@ -452,7 +460,11 @@ impl Operation {
 
     /// Returns the headers after the BTH in a service that defines the operation.
     pub(super) const fn ext_in(self, service: Service) -> ExtHeaders {
-        let rc = self.rc_ext();
+        let rc = match service {
+            //= XAW-10
+            Service::Rc | Service::Xrc if self.is_masked_atomic() => ExtHeaders::SHORT_MASKED_ETH,
+            _ => self.rc_ext(),
+        };
         match service {
             //= OPC-32
             Service::Xrc if self.is_request() => rc.union(ExtHeaders::XRCETH),

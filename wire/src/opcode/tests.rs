@@ -60,6 +60,9 @@ fn expected_ext_len(opcode: u8) -> Option<usize> {
     let low = usize::from(opcode & 0x1f);
     let is_response = (0x0d..=0x12).contains(&low);
     match opcode >> 5 {
+        //= HW-11 HW-12 XAW-10 type=test
+        0 if matches!(low, 0x18 | 0x19) => Some(12),
+        5 if matches!(low, 0x18 | 0x19) => Some(16),
         0 => RC_EXT_LEN[low],
         //= OPC-30 type=test
         1 if low <= 0x0b => RC_EXT_LEN[low],
@@ -137,7 +140,7 @@ fn number_of_defined_codes_per_service() {
             .filter(|code| code.service() == service && code.operation().is_some())
             .count()
     };
-    assert_eq!(SERVICES.map(defined), [25, 12, 21, 2, 1, 25, 27, 5]);
+    assert_eq!(SERVICES.map(defined), [27, 12, 21, 2, 1, 27, 27, 5]);
 }
 
 #[test]
@@ -212,7 +215,7 @@ fn names_are_distinct() {
     for opcode in (0..=u8::MAX).map(Opcode::new) {
         assert!(seen.insert(format!("{opcode}")), "{opcode}");
     }
-    assert_eq!(format!("{}", Opcode::new(0x18)), "RC RESERVED 0x18");
+    assert_eq!(format!("{}", Opcode::new(0x1a)), "RC RESERVED 0x1a");
     assert_eq!(format!("{:?}", Opcode::CNP), "Opcode(0x81 CNP)");
 }
 
