@@ -11,9 +11,9 @@
  * Every host that reaches the port can send orders, so use an address of a trusted network. Without
  * -g it uses the GID of the address under test.
  *
- * -f adds a feature that the device does not report: flush, atomic-write, own or rxe-flush. A
- * device with own has the operations of Rocade. A device with rxe-flush accepts a FLUSH only with
- * the ICRC of Linux's rxe.
+ * -f adds a feature that the device does not report: flush, atomic-write, own, masked-swap or
+ * rxe-flush. A device with own has the operations of Rocade, one with masked-swap NVIDIA's masked
+ * compare-and-swap. One with rxe-flush accepts a FLUSH only with the ICRC of Linux's rxe.
  *
  * An order is a line of words, with numbers in C notation. So is the answer: "ok ...", "none", or
  * "unable WHY". docs/conformance.md lists them.

@@ -45,13 +45,21 @@ pub enum Feature {
     /// The device implements the operations that only Rocade has. Other devices may react badly to
     /// their opcodes.
     Own,
+    /// The device executes the masked compare-and-swap of 8 bytes that NVIDIA's NICs have.
+    MaskedSwap,
     /// The device accepts a FLUSH only with the ICRC of Linux's rxe, which covers the packet twice.
     RxeFlush,
 }
 
 impl Feature {
     /// All features.
-    pub const ALL: [Self; 4] = [Self::Flush, Self::AtomicWrite, Self::Own, Self::RxeFlush];
+    pub const ALL: [Self; 5] = [
+        Self::Flush,
+        Self::AtomicWrite,
+        Self::Own,
+        Self::MaskedSwap,
+        Self::RxeFlush,
+    ];
 
     /// Returns the name of the feature.
     #[must_use]
@@ -60,6 +68,7 @@ impl Feature {
             Self::Flush => "flush",
             Self::AtomicWrite => "atomic-write",
             Self::Own => "own",
+            Self::MaskedSwap => "masked-swap",
             Self::RxeFlush => "rxe-flush",
         }
     }

@@ -10,6 +10,10 @@ mod errors;
 mod fast_path;
 mod fast_path_effects;
 mod flush;
+#[allow(dead_code, reason = "tests of other crates use the rest")]
+#[path = "../../tests/captures/hardware/frames.rs"]
+mod frames;
+mod hardware;
 mod indirect;
 mod masked;
 mod migration;

@@ -155,8 +155,10 @@ pub enum SendOp {
     Enable,
     /// Masked atomic, as in [`Operands::Masked`]. The local buffer receives the original value.
     ///
-    /// A peer that is not known to support it ([`Qp::set_vendor_ops`](crate::Qp::set_vendor_ops))
-    /// is probed first. Without an answer, the request fails with `RETRY_EXC_ERR`.
+    /// A compare-and-swap of 8 bytes on RC or XRC is sent in the format of NVIDIA's NICs. For all
+    /// others, a peer that is not known to support them
+    /// ([`Qp::set_vendor_ops`](crate::Qp::set_vendor_ops)) is probed first. Without an answer, the
+    /// request fails with `RETRY_EXC_ERR`.
     Masked {
         /// Remote address, a multiple of the size.
         va: u64,

@@ -1,5 +1,5 @@
-//! Operations that only Rocade has on the wire: masked atomics. Also indirect keys, which look like
-//! any key to the peer.
+//! Masked atomics, in Rocade's format and in that of NVIDIA's NICs. Also indirect keys, which look
+//! like any key to the peer.
 
 use rocade_wire::{MaskedEth, Msn, NakCode, Opcode, Operation, Rkey};
 
@@ -35,6 +35,10 @@ pub(super) const CASES: &[Case] = &[
             masked(c, 0, 4096, 3, &[0; 16])
         })
     }),
+    short_case("HW-11", "masked-compare-and-swap-of-a-nic", short_swap),
+    short_case("HW-11", "a-repeated-one-of-a-nic", short_repeated),
+    short_case("HW-11", "an-unaligned-one-of-a-nic", short_unaligned),
+    masked_case("HW-12", "masked-add-by-analogy", short_add),
     Case::responder("UMR-24", "a-write-that-crosses-segments", crossing),
     Case::responder("UMR-24", "a-read-that-crosses-segments", reading),
     Case::responder("UMR-24", "beyond-the-end-of-an-indirect-key", |b| {
@@ -49,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
     }),
     Case::responder("UMR-18", "an-indirect-key-that-was-freed", freed),
     Case::requester(
-        "XAW-03",
+        "XAW-10",
         "masked-compare-and-swap-as-it-is-sent",
         sends_swap,
     ),
@@ -71,6 +75,15 @@ const fn masked_case(
     run: fn(&Bench<'_>) -> CaseResult,
 ) -> Case {
     Case::responder(rule, slug, run).needing(Feature::Own)
+}
+
+/// Creates a case for a responder that has NVIDIA's masked compare-and-swap.
+const fn short_case(
+    rule: &'static str,
+    slug: &'static str,
+    run: fn(&Bench<'_>) -> CaseResult,
+) -> Case {
+    Case::responder(rule, slug, run).needing(Feature::MaskedSwap)
 }
 
 /// Returns a masked atomic of 2^`log_size` bytes at `offset`, with these operands.
@@ -196,6 +209,72 @@ fn masked_refused(
     conn.expect_nak(0, code, 0)?;
     conn.expect_memory(0, &[0; 64])?;
     conn.expect_state(State::Err)
+}
+
+/// Returns a masked atomic in NVIDIA's format.
+fn short(
+    conn: &Conn<'_>,
+    operation: Operation,
+    (index, offset): (i32, u64),
+    operands: &[u64],
+) -> PacketBuilder {
+    let packet = masked_of(conn, operation, index, offset, 3, &words(operands));
+    packet.edit(|headers| {
+        headers.bth.opcode = Opcode::new(match operation {
+            Operation::MaskedCmpSwap => 0x18,
+            _ => 0x19,
+        });
+    })
+}
+
+/// Swap, compare, swap mask and compare mask: the lowest 16 bits are compared and swapped.
+const LOW_BITS: [u64; 4] = [0xaaaa, 0x4444, 0xffff, 0xffff];
+
+fn short_swap_at(conn: &Conn<'_>, index: i32, offset: u64) -> PacketBuilder {
+    short(conn, Operation::MaskedCmpSwap, (index, offset), &LOW_BITS)
+}
+
+/// Checks equal masks only, because no capture shows their order.
+//= HW-11 XAW-10 type=test
+fn short_swap(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    let before = 0x1111_2222_3333_4444_u64;
+    let after = 0x1111_2222_3333_aaaa_u64;
+    conn.qp().write_memory(0, 8, &before.to_ne_bytes());
+    for (index, original, msn) in [(0, before, 1), (1, after, 2)] {
+        conn.send(&short_swap_at(&conn, index, 8))?;
+        conn.expect_atomic_ack(index, original, msn)?;
+        conn.expect_memory(8, &after.to_ne_bytes())?;
+    }
+    conn.probe(2, 3)
+}
+
+//= HW-11 RC-DUP-04 type=test
+fn short_repeated(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    conn.qp().write_memory(0, 0, &0x4444_u64.to_ne_bytes());
+    for _ in 0..3 {
+        conn.send(&short_swap_at(&conn, 0, 0))?;
+        conn.expect_atomic_ack(0, 0x4444, 1)?;
+    }
+    conn.expect_memory(0, &0xaaaa_u64.to_ne_bytes())?;
+    conn.probe(1, 2)
+}
+
+//= HW-11 type=test
+fn short_unaligned(bench: &Bench<'_>) -> CaseResult {
+    masked_refused(bench, NakCode::InvalidRequest, |c| short_swap_at(c, 0, 1))
+}
+
+//= HW-12 type=test
+fn short_add(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    let before = 0x0001_ffff_0002_ffff_u64;
+    conn.qp().write_memory(0, 0, &before.to_ne_bytes());
+    let operands = [0x0001_0001_0001_0001, 0x8000_8000_8000_8000];
+    conn.send(&short(&conn, Operation::MaskedFetchAdd, (0, 0), &operands))?;
+    conn.expect_atomic_ack(0, before, 1)?;
+    conn.expect_memory(0, &0x0002_0000_0003_0000_u64.to_ne_bytes())
 }
 
 /// Three segments of 200 bytes, not in the order of memory.
@@ -341,7 +420,7 @@ fn wide_result(conn: &Conn<'_>, index: i32, original: &[u64]) -> CaseResult {
     conn.send(&packet.payload(&words(original)))
 }
 
-//= XAW-02 XAW-03 XAW-06 type=test
+//= XAW-10 HW-11 XAW-06 type=test
 //= XAT-25 type=test
 fn sends_swap(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
@@ -352,7 +431,7 @@ fn sends_swap(bench: &Bench<'_>) -> CaseResult {
         compare_mask: [1 << 63, 0, 0, 0],
     };
     post_masked(&conn, 1, 3, op)?;
-    let packet = expect_masked(&conn, 0, 0xf8, 3)?;
+    let packet = expect_masked(&conn, 0, 0x18, 3)?;
     equal(packet.payload, words(&[1, 2, 3, 1 << 63]), "operands")?;
     conn.expect_no_completion()?;
     let original = 0x1122_3344_5566_7788_u64;

@@ -126,7 +126,7 @@ areas! {
     manager 23
     initiator 10
     flush 15
-    extended 21
+    extended 25
     dynamic 18
     dynamic_initiator 13
     migration 7

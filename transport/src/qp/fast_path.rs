@@ -51,6 +51,9 @@ impl Qp {
         if !self.peer.is_fast_path(meta, bth) || meta.is_marked() {
             return false;
         }
+        if !bth.migreq {
+            self.note_clear_migreq();
+        }
         if packet.operation() == Operation::Acknowledge {
             if !matches!(self.state, QpState::Rts | QpState::Sqd) {
                 return false;

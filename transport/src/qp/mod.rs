@@ -12,6 +12,7 @@ mod migrate;
 mod modify;
 mod op_count;
 mod partial_batch;
+mod peer_traits;
 mod pkeys;
 mod side;
 mod snapshot;
@@ -349,14 +350,6 @@ impl Qp {
         }
     }
 
-    /// Sets whether the peer is known to support the extensions of Rocade. If not, the QP probes
-    /// the peer before the first masked atomic.
-    pub const fn set_vendor_ops(&mut self, vendor_ops: bool) {
-        if let SendSide::Reliable(requester) = &mut self.send {
-            requester.set_vendor_ops(vendor_ops);
-        }
-    }
-
     /// Returns true if every WQE of the send queue is in use. Other than for RC and XRC, only
     /// posting finds that out.
     #[inline]
@@ -543,6 +536,9 @@ impl Qp {
         }
         if meta.is_marked() && !packet.payload().is_empty() {
             self.on_ce_mark(now);
+        }
+        if !packet.bth().migreq && self.peer.is_migrated {
+            self.note_clear_migreq();
         }
         if self.config.qp_type.is_dynamic() {
             self.handle_dynamic(now, meta, packet, mem);

@@ -7,6 +7,9 @@
 //! It tries at once if the peer never announces new credits. If the peer sends unsolicited ACKs
 //! with new credits, the requester waits for one, so that the peer need not answer with an RNR NAK.
 //! That ACK may be lost, so after a timeout the packet is sent all the same.
+//!
+//! A peer without flow control may announce zero credits all the time. They do not count until it
+//! sends an unsolicited ACK with new ones.
 
 use rocade_wire::{CreditCode, Msn};
 
@@ -141,10 +144,21 @@ impl Requester {
         self.credits.available = 0;
     }
 
+    /// Makes credits count no more: the peer has no flow control.
+    //= HW-04
+    pub(crate) const fn ignore_credits(&mut self) {
+        self.ignores_credits = true;
+        self.credits.available = UNKNOWN;
+    }
+
     /// Handles the credits of an ACK that is not older than the last.
     #[inline]
     pub(super) fn note_credits(&mut self, code: CreditCode, msn: Msn) {
-        self.credits.update(code, msn);
+        if self.ignores_credits {
+            self.credits.available = UNKNOWN;
+        } else {
+            self.credits.update(code, msn);
+        }
     }
 
     /// Handles the credits of an ACK that acknowledges no new packet. Returns true if there are
@@ -152,7 +166,13 @@ impl Requester {
     //= RC-ACK-06 RC-REQ-02
     pub(super) fn note_update(&mut self, code: CreditCode, msn: Msn) -> bool {
         let before = self.credits.available;
-        if before > LEAST_UNKNOWN {
+        if before > LEAST_UNKNOWN && !(self.ignores_credits && code.credits() > Some(0)) {
+            return false;
+        }
+        if self.ignores_credits {
+            self.ignores_credits = false;
+            self.credits.update(code, msn);
+            self.uncredited_send = UncreditedSend::Wait;
             return false;
         }
         self.credits.update(code, msn);

@@ -234,6 +234,12 @@ pub(crate) struct Requester {
     cross_channel: Option<Box<CrossChannelQueue>>,
     /// The peer supports the extensions of Rocade.
     vendor_ops: bool,
+    /// The peer has sent packets without MigReq, as only the kernel's rxe does.
+    clears_migreq: bool,
+    /// Masked FetchAdds of 8 bytes are sent in NVIDIA's format.
+    short_fetch_add: bool,
+    /// Credits do not count until the peer announces some without being asked.
+    ignores_credits: bool,
     /// State of the probe.
     probe: ProbeState,
     /// Results of atomics are big-endian.
@@ -274,6 +280,9 @@ impl Requester {
             draining: false,
             cross_channel: None,
             vendor_ops: false,
+            clears_migreq: false,
+            short_fetch_add: false,
+            ignores_credits: false,
             probe: ProbeState::Idle,
             big_endian_results: false,
             window: Window::new(),

@@ -1,6 +1,9 @@
 //! Probes whether the peer is Rocade before a non-standard opcode is sent. Some kernel versions
 //! read out of bounds when they receive an unknown opcode.
 //!
+//! The masked compare-and-swap of NVIDIA's NICs needs no probe, unless the peer clears MigReq in its
+//! packets. NICs set it, as the standard says, but the kernel's rxe does not.
+//!
 //! A request with such an opcode waits until everything before it is acknowledged. Then the
 //! requester sends the same probe datagram as a DC initiator (docs/dc.md), which any other device
 //! drops. The probe is repeated like a request. Without an answer, the work request fails like one
@@ -27,6 +30,18 @@ impl Requester {
     /// Sets whether the peer is known to support the extensions of Rocade.
     pub(crate) const fn set_vendor_ops(&mut self, vendor_ops: bool) {
         self.vendor_ops = vendor_ops;
+    }
+
+    /// Notes a packet of the peer without MigReq although neither end migrates.
+    //= HW-01 RXE-07
+    #[cold]
+    pub(crate) const fn note_clear_migreq(&mut self) {
+        self.clears_migreq = true;
+    }
+
+    /// Sets whether masked FetchAdds of 8 bytes are sent in NVIDIA's format.
+    pub(crate) const fn set_short_fetch_add(&mut self, short_fetch_add: bool) {
+        self.short_fetch_add = short_fetch_add;
     }
 
     /// Schedules a probe, because the next request needs a peer that is Rocade.

@@ -300,7 +300,7 @@ impl Requester {
         if !self.may_start() {
             return false;
         }
-        let Some(wqe) = self.sq.get_mut(self.started) else {
+        let Some(wqe) = self.sq.get(self.started) else {
             return false;
         };
         let needs_data = wqe.op.needs_response_data();
@@ -313,7 +313,7 @@ impl Requester {
             return false;
         }
         //= XAW-08 RXE-115
-        if matches!(wqe.op, SendOp::Masked { .. }) && !self.vendor_ops {
+        if self.may_confuse_peer(cx.peer, wqe) {
             self.want_probe();
             return false;
         }
@@ -497,14 +497,17 @@ impl Requester {
         let op = masked_op(wqe)?;
         let payload_len = op.to_wire(log_size, &mut [0; 128]);
         let swaps = matches!(op, MaskedOp::CmpSwap { .. });
-        let operation = match (peer.framing.names_srq(), swaps) {
+        let is_short = self.uses_short_masked(peer, wqe);
+        let operation = match (peer.framing.names_srq() && !is_short, swaps) {
             (false, true) => Operation::MaskedCmpSwap,
             (false, false) => Operation::MaskedFetchAdd,
             (true, true) => Operation::XrcMaskedCmpSwap,
             (true, false) => Operation::XrcMaskedFetchAdd,
         };
         let mut head = request_head(peer, wqe, operation, self.cursor, 0);
-        head.bth.opcode = peer.framing.extension_opcode(operation)?;
+        if !is_short {
+            head.bth.opcode = peer.framing.extension_opcode(operation)?;
+        }
         head.bth.ack_req = true;
         let eth = MaskedEth {
             va,
@@ -512,7 +515,11 @@ impl Requester {
             log_size,
             resv: [0; 3],
         };
-        head.push(&eth.to_bytes());
+        if is_short {
+            head.push(&eth.to_short());
+        } else {
+            head.push(&eth.to_bytes());
+        }
         Some(RequestStep {
             head,
             offset: 0,
@@ -520,6 +527,26 @@ impl Requester {
             psns: 1,
             cost: u64::from(wqe.packet_cost),
         })
+    }
+
+    /// Returns true if a work request is a masked atomic that is sent in NVIDIA's format, which is
+    /// that of 8 bytes in RC. XRC's is by analogy, as is that of FetchAdd, which has to be enabled.
+    //= XAW-10 HW-11 HW-12
+    fn uses_short_masked(&self, peer: &Peer, wqe: &SendWqe) -> bool {
+        let is_enabled = match masked_op(wqe) {
+            Some(MaskedOp::CmpSwap { .. }) => true,
+            Some(MaskedOp::FetchAdd { .. }) => self.short_fetch_add,
+            None => false,
+        };
+        is_enabled && masked_size(wqe) == MaskedEth::SHORT_LOG_SIZE && peer.session.is_none()
+    }
+
+    /// Returns true if a work request must not be sent before the peer has proved to be Rocade: a
+    /// masked atomic that no NIC knows, or any to a peer that behaves like the kernel's rxe.
+    fn may_confuse_peer(&self, peer: &Peer, wqe: &SendWqe) -> bool {
+        matches!(wqe.op, SendOp::Masked { .. })
+            && !self.vendor_ops
+            && (self.clears_migreq || !self.uses_short_masked(peer, wqe))
     }
 
     fn atomic_step(

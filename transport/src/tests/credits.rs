@@ -348,6 +348,58 @@ fn an_answer_of_any_kind_gives_credits_and_a_late_one_none() {
     assert_eq!(sent(&mut pair).len(), 1);
 }
 
+/// Zero credits in the response to a READ or an atomic stop neither, nor WRITEs.
+//= HW-04 RC-CRD-03 type=test
+#[test]
+fn zero_credits_in_a_response_stop_no_request_that_needs_none() {
+    for operation in [Operation::ReadResponseOnly, Operation::AtomicAcknowledge] {
+        let mut pair = alone();
+        let region = register(&pair, Side::A, 8);
+        let (va, rkey) = (region.addr, region.rkey);
+        let add = SendOp::FetchAdd { va, rkey, add: 1 };
+        let op = match operation {
+            Operation::ReadResponseOnly => read(&region),
+            _ => add,
+        };
+        let requests = [op, write(&region), read(&region), add];
+        let sizes = requests.iter().map(|op| match op {
+            // The response below has no payload.
+            SendOp::Read { .. } => region.part(0, 0),
+            _ => region.sge(),
+        });
+        let sges: Vec<_> = sizes.collect();
+        for (psn, wr_id) in (0..12).zip(0..) {
+            let (op, sge) = (requests[psn as usize % 4], sges[psn as usize % 4]);
+            pair.send(Side::A, wr_id, op, &[sge]);
+            assert_eq!(sent(&mut pair).len(), 1, "{psn}");
+            let kind = match op {
+                SendOp::Read { .. } => Operation::ReadResponseOnly,
+                SendOp::FetchAdd { .. } => Operation::AtomicAcknowledge,
+                _ => Operation::Acknowledge,
+            };
+            answer(&mut pair, kind, psn, (0, psn + 1));
+            assert_eq!(statuses(&pair.take_completions(Side::A)), [(wr_id, OK)]);
+        }
+    }
+}
+
+//= HW-04 type=test
+#[test]
+fn without_flow_control_credits_do_not_count() {
+    let mut pair = alone();
+    pair.node_mut(Side::A).qp.ignore_credits();
+    for round in 0..3 {
+        post_sends(&mut pair, 5);
+        assert_eq!(sent(&mut pair).len(), 5);
+        ack(&mut pair, 5 * round + 4, 0, 5 * round + 5);
+        assert_eq!(pair.take_completions(Side::A).len(), 5);
+    }
+    // A peer that announces a credit without being asked has flow control after all.
+    ack(&mut pair, 14, 2, 15);
+    post_sends(&mut pair, 5);
+    assert_eq!(sent(&mut pair).len(), 2);
+}
+
 /// Checks a peer whose MSN exceeds the messages that it was sent.
 #[test]
 fn messages_that_were_not_sent_cannot_be_complete() {
