@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_transport::Time;
-use rocade_transport::cm::{Cm, CmConfig, CmCounters, CmRoute};
+use rocade_transport::cm::{Cm, CmConfig, CmCounters, CmRoute, CmTransmit};
 use rocade_wire::mad::{CommId, Mad};
 use rocade_wire::{Guid, Psn};
 
@@ -90,6 +90,15 @@ impl CmCore {
         self.next_key += 1;
         self.ids.insert(key, id);
         key
+    }
+
+    /// Returns the flow label of the connection that a message belongs to.
+    fn flow_label_of(&self, transmit: &CmTransmit) -> Option<u32> {
+        // Every message of a connection begins with the sender's ID.
+        let sender = transmit.mad[Mad::HEADER_LEN..].first_chunk()?;
+        let conn = CommId::new(u32::from_be_bytes(*sender));
+        let id = self.ids.get(self.by_conn.get(&conn)?)?;
+        (!id.is_datagram()).then(|| id.path_flow_label())
     }
 
     pub(super) fn id(&mut self, key: IdKey) -> Result<&mut IdCore, VerbsError> {
@@ -344,7 +353,8 @@ impl CmHost {
         while let Some(transmit) = core.cm.poll_transmit() {
             let psn = core.psn;
             core.psn = Psn::new(psn.get().wrapping_add(1));
-            io.send_mad(psn, &transmit);
+            let flow = core.flow_label_of(&transmit);
+            io.send_mad(psn, &transmit, flow);
         }
         let next = [core.cm.next_timeout(), core.next_query()];
         let next = next.into_iter().flatten().min();

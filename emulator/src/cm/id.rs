@@ -9,7 +9,7 @@ use rocade_wire::{Gid, Mtu, Psn, Qkey, Qpn};
 
 use super::address::PathHint;
 use super::event::CmEventChannel;
-use super::messages::ack_delay;
+use crate::config::Likeness;
 use crate::error::VerbsError;
 use crate::gsi::services::Binding;
 use crate::hca::{Hca, Port};
@@ -101,8 +101,6 @@ pub(super) const UDP_QKEY: Qkey = Qkey::new(0x0123_4567);
 /// TTL or hop limit of paths.
 //= CMA-07
 const HOP_LIMIT: u8 = 64;
-/// Packet rate code of 10 Gbit/s.
-const RATE: u8 = 3;
 /// The permissive LID, because RoCE has no LIDs.
 //= CMA-08
 const PERMISSIVE_LID: u16 = 0xffff;
@@ -262,6 +260,23 @@ impl IdCore {
         (port(self.src) * 31 + port(self.dst)) & 0xf_ffff
     }
 
+    /// Returns the flow label that both ends use: that of the peer's REQ, or of its own.
+    pub(super) fn path_flow_label(&self) -> u32 {
+        let told = self.peer.map(|peer| peer.flow_label);
+        told.unwrap_or_else(|| self.flow_label())
+    }
+
+    /// The kind of device that its device imitates.
+    fn like(&self) -> Likeness {
+        self.hca.as_ref().map(|hca| hca.like()).unwrap_or_default()
+    }
+
+    /// The ACK delay of the device.
+    //= CM-FLD-06
+    pub(super) fn ack_delay(&self) -> CmTimeout {
+        CmTimeout::new(self.like().ack_delay())
+    }
+
     /// Returns the path for a REQ.
     //= CMA-07
     //= CMA-08
@@ -272,13 +287,13 @@ impl IdCore {
             local_gid: Gid::from_ip(local),
             remote_gid: Gid::from_ip(remote),
             flow_label: self.flow_label(),
-            packet_rate: RATE,
+            packet_rate: self.like().packet_rate(),
             traffic_class: self.tos,
             hop_limit: self.hop_limit(),
             sl: 0,
             subnet_local: false,
             //= CM-FLD-05
-            ack_timeout: CmTimeout::ack_timeout(self.packet_life(), ack_delay()),
+            ack_timeout: CmTimeout::ack_timeout(self.packet_life(), self.ack_delay()),
         }
     }
 

@@ -22,7 +22,8 @@ pub(crate) trait CmIo {
     fn journal(&self) -> Option<Arc<AckJournal>>;
 
     /// Sends a MAD from QP 1 to QP 1. Without room or a socket it is lost, like any datagram.
-    fn send_mad(&self, psn: Psn, transmit: &CmTransmit);
+    /// `flow` is the flow label of its connection, if it has one.
+    fn send_mad(&self, psn: Psn, transmit: &CmTransmit, flow: Option<u32>);
 
     /// Lets the background thread serve the connection manager at `at`.
     fn wake_by(&self, at: Time);

@@ -78,7 +78,7 @@ impl IdCore {
             starting_psn: self.rq_psn,
             responder_resources: param.responder_resources,
             initiator_depth: if is_target { 0 } else { param.initiator_depth },
-            target_ack_delay: ack_delay(),
+            target_ack_delay: self.ack_delay(),
             failover: Failover::NotSupported,
             flow_control: param.flow_control && !is_target,
             rnr_retry_count: param.rnr_retry_count.min(7),
@@ -87,12 +87,6 @@ impl IdCore {
             private_data: private_data(&param.private_data),
         }
     }
-}
-
-/// The ACK delay of the device.
-//= CM-FLD-06
-pub(super) const fn ack_delay() -> CmTimeout {
-    CmTimeout::new(crate::limits::LOCAL_CA_ACK_DELAY)
 }
 
 /// The longest ACK timeout that a peer can request: 17 s. 0 would be for ever.

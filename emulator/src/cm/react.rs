@@ -67,7 +67,7 @@ impl CmCore {
             }
             CmOutcome::Reply { id, rep } => {
                 if let Some(key) = of(id) {
-                    self.on_reply(key, &rep);
+                    self.on_reply(host, key, &rep);
                 }
             }
             CmOutcome::Ready { id } => {
@@ -198,6 +198,7 @@ impl CmCore {
         else {
             return;
         };
+        host.note_flow_control((route.remote, req.qpn), req.ca_guid, req.flow_control);
         id.peer = Some(peer_of_request(req));
         id.remote_ece = req.ece;
         let param = ConnParam {
@@ -239,7 +240,7 @@ impl CmCore {
     }
 
     //= EVT-01
-    fn on_reply(&mut self, key: IdKey, rep: &Rep) {
+    fn on_reply(&mut self, host: &Host, key: IdKey, rep: &Rep) {
         let Some(id) = self.ids.get_mut(&key) else {
             return;
         };
@@ -248,6 +249,9 @@ impl CmCore {
             QpType::XrcSend => rep.eecn,
             _ => rep.qpn,
         };
+        if let Some(peer) = id.dst {
+            host.note_flow_control((peer.ip(), qp_num), rep.ca_guid, rep.flow_control);
+        }
         id.remote_ece = rep.ece;
         id.peer = Some(PeerEnd {
             qpn: qp_num,

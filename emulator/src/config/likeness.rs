@@ -22,9 +22,17 @@ const MLX5_MAX_SRQ_SGE: u32 = 31;
 const MLX5_BLOCK: u32 = 64;
 /// Bytes before inline data in an mlx5 entry.
 const MLX5_INLINE_HEADER: u32 = 4;
+/// The ECN bits of a traffic class, and the value ECT(0).
+const ECN: u8 = 3;
+const ECN_CAPABLE: u8 = 2;
+/// Packet rate codes in a REQ: 10 Gbit/s, and what ConnectX-5 has sent.
+const RATE_10G: u8 = 3;
+const RATE_40G: u8 = 7;
+/// ACK delay that mlx5 reports.
+const MLX5_ACK_DELAY: u8 = 16;
 
-/// A kind of device, named after its driver. It only changes reported attributes, never the
-/// device's abilities or packets.
+/// A kind of device, named after its driver. It changes reported attributes, and free fields of
+/// packets, but never the device's abilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Likeness {
     /// Rocade's own attributes.
@@ -215,6 +223,46 @@ impl Likeness {
         match self {
             Self::Mlx5 => 1 << 30,
             Self::Rocade | Self::Rxe => limits::MAX_MSG_SZ,
+        }
+    }
+
+    /// Returns the traffic class of packets. Packets of mlx5 are ECN-capable, acknowledgements and
+    /// messages of the connection manager included.
+    //= HW-02
+    pub(crate) const fn traffic_class(self, asked: u8) -> u8 {
+        match self {
+            Self::Mlx5 if asked & ECN == 0 => asked | ECN_CAPABLE,
+            _ => asked,
+        }
+    }
+
+    /// Returns true if each connection has a UDP source port of its own, in both directions.
+    //= HW-03
+    pub(crate) const fn has_port_per_connection(self) -> bool {
+        matches!(self, Self::Mlx5)
+    }
+
+    /// Returns true if masked FetchAdds of 8 bytes have the format of NVIDIA's masked CmpSwap.
+    //= HW-12
+    pub(crate) const fn sends_short_fetch_add(self) -> bool {
+        matches!(self, Self::Mlx5)
+    }
+
+    /// Returns the code of the delay of acknowledgements, in attributes and in a REP.
+    //= HW-09
+    pub(crate) const fn ack_delay(self) -> u8 {
+        match self {
+            Self::Mlx5 => MLX5_ACK_DELAY,
+            Self::Rocade | Self::Rxe => limits::LOCAL_CA_ACK_DELAY,
+        }
+    }
+
+    /// Returns the code of the packet rate in a REQ.
+    //= HW-09
+    pub(crate) const fn packet_rate(self) -> u8 {
+        match self {
+            Self::Mlx5 => RATE_40G,
+            Self::Rocade | Self::Rxe => RATE_10G,
         }
     }
 

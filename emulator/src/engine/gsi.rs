@@ -101,8 +101,8 @@ impl CmIo for Nic {
         self.presence.ack_journal()
     }
 
-    fn send_mad(&self, psn: Psn, transmit: &CmTransmit) {
-        if let Err(error) = self.try_send_mad(psn, transmit) {
+    fn send_mad(&self, psn: Psn, transmit: &CmTransmit, flow: Option<u32>) {
+        if let Err(error) = self.try_send_mad(psn, transmit, flow) {
             tracing::debug!(%error, route = ?transmit.route, "failed to send a MAD");
         }
     }
@@ -120,7 +120,7 @@ impl Nic {
     /// Sends a MAD from QP 1 to QP 1. Without a socket of its source it is lost.
     //= MAD-01
     //= MAD-06
-    fn try_send_mad(&self, psn: Psn, transmit: &CmTransmit) -> io::Result<()> {
+    fn try_send_mad(&self, psn: Psn, transmit: &CmTransmit, flow: Option<u32>) -> io::Result<()> {
         let CmRoute { local, remote } = transmit.route;
         // Recursive, because a thread that receives already holds the lock.
         let endpoints = self.links.endpoints.read_recursive();
@@ -128,7 +128,8 @@ impl Nic {
         let Some(endpoint) = endpoints.find(|endpoint| endpoint.link.local() == local) else {
             return Ok(());
         };
-        let tx_route = endpoint.tx_route_to(Qpn::GSI, remote, &AddressVector::default(), None)?;
+        let av = AddressVector::default();
+        let tx_route = endpoint.tx_route_to(Qpn::GSI, remote, (&av, flow), None)?;
         let packet = packet(tx_route.source_port(), psn, transmit.route, &transmit.mad);
         let packet = packet.ok_or(io::ErrorKind::InvalidInput)?;
         self.send_datagram(endpoint, &tx_route, &packet);
@@ -161,8 +162,14 @@ impl Nic {
             return false;
         }
         let packet = Packet::parse(segment).ok();
-        match packet.as_ref().and_then(mad_of) {
-            Some(mad) => self.cm.put(endpoint.link.local(), source, mad),
+        let message = packet
+            .as_ref()
+            .and_then(|packet| Some((packet.bth(), mad_of(packet)?)));
+        match message {
+            Some((bth, mad)) => {
+                self.host.note_migreq(source, bth.migreq);
+                self.cm.put(endpoint.link.local(), source, mad);
+            }
             None => self.observers.count(|counters| &counters.rx_malformed),
         }
         true

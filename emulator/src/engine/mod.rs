@@ -30,6 +30,7 @@ mod link_sides;
 mod overrun;
 mod parts;
 mod peer_links;
+mod peer_traits;
 mod pending;
 mod poll_policy;
 mod poll_wait;
@@ -53,6 +54,7 @@ use std::time::Duration;
 use crate::sync::Mutex;
 use rocade_transport::cm::CmCounters;
 use rocade_transport::{AddressVector, PdTag, Time};
+use rocade_wire::ip::flow_label_of_qpns;
 use rocade_wire::{Gid, Qpn};
 
 use crate::broker::BrokerLink;
@@ -77,7 +79,9 @@ use crate::steering::{ProcessSlot, QpnAllocator};
 pub(crate) use cx::Cx;
 pub(crate) use event_loop::ChannelKind;
 pub(crate) use inventory::Registration;
-pub(crate) use parts::{Attachment, Faults, Host, Links, Observers, Presence, Scheduler, Tables};
+pub(crate) use parts::{
+    Attachment, Faults, Host, KnownPeers, Links, Observers, Presence, Scheduler, Tables,
+};
 use pending::ServiceContext;
 use resources::ResourceSocket;
 pub(crate) use thread_polls::note_completions;
@@ -145,7 +149,7 @@ impl Engine {
                     broker_mode: config.broker,
                     link_mode: config.link,
                     peers: config.peers,
-                    reached_peers: reach::ReachedPeers::default(),
+                    known_peers: KnownPeers::default(),
                     dcqcn: config.dcqcn,
                     clock,
                     sim,
@@ -522,12 +526,13 @@ impl Nic {
     }
 
     /// Returns the route from an address of `hca` to a QP of a peer, and opens it on first use.
+    /// `own` is the QP that is connected to it, if it is known.
     pub(crate) fn open_tx_route(
         &self,
         hca: &Hca,
         sgid: Gid,
         av: &AddressVector,
-        dest: Qpn,
+        (own, dest): (Option<Qpn>, Qpn),
     ) -> Result<(Arc<LocalEndpoint>, TxRoute), VerbsError> {
         let endpoint = self.endpoint_for(hca.local_addr(sgid.to_ip()))?;
         let to = av.dgid.to_ip();
@@ -538,7 +543,12 @@ impl Nic {
             // Lets the network mark the packets instead of dropping them.
             av.traffic_class |= ECN_CAPABLE;
         }
-        let tx_route = endpoint.tx_route_to(dest, to, &av, peer_link)?;
+        //= ENC-05
+        let flow = match (av.flow_label, own) {
+            (0, own) => own.map(|own| flow_label_of_qpns(own, dest)),
+            (label, _) => Some(label),
+        };
+        let tx_route = endpoint.tx_route_to(dest, to, (&av, flow), peer_link)?;
         Ok((endpoint, tx_route))
     }
 

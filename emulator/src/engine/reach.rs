@@ -56,12 +56,12 @@ impl Host {
         if self.is_simulated() || peer.is_multicast() || self.has_address(peer) {
             return Ok(None);
         }
-        if self.reached_peers.has((local, peer)) {
+        if self.known_peers.reached.has((local, peer)) {
             return Ok(None);
         }
         let found = neighbour::look_up(local, peer)?;
         if found.is_none() {
-            self.reached_peers.add((local, peer));
+            self.known_peers.reached.add((local, peer));
         }
         Ok(found)
     }

@@ -65,7 +65,7 @@ impl Host for Nic {
         if !self.host.peers().allow(to) {
             return Err(VerbsError::PeerRefused(to));
         }
-        self.open_tx_route(hca, sgid, av, dest)
+        self.open_tx_route(hca, sgid, av, (None, dest))
     }
 
     fn flush_outputs(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, now: Time) {

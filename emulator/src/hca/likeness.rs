@@ -36,7 +36,6 @@ pub(super) fn report(like: Likeness, attr: &mut DeviceAttr) {
             attr.fw_ver = "16.35.4030";
             attr.hw_ver = 0;
             attr.atomic_cap = 1;
-            attr.local_ca_ack_delay = 16;
         }
     }
 }

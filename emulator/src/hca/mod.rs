@@ -273,6 +273,11 @@ impl Hca {
         self.counters.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// The kind of device that it imitates.
+    pub(crate) const fn like(&self) -> Likeness {
+        self.config.like
+    }
+
     pub(crate) fn info(&self) -> DeviceInfo {
         DeviceInfo {
             name: self.config.name.clone(),
@@ -373,7 +378,7 @@ impl Hca {
             max_qp_init_rd_atom: rd_atom,
             atomic_cap: 2,
             max_pkeys: self.pkey_table_len(),
-            local_ca_ack_delay: limits::LOCAL_CA_ACK_DELAY,
+            local_ca_ack_delay: self.config.like.ack_delay(),
             phys_port_cnt: self.port_count(),
             completion_timestamp_mask: u64::MAX,
             hca_core_clock_khz: 1_000_000,

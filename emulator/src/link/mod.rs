@@ -91,6 +91,14 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
     /// Errors of opening a socket.
     fn tx_handle(&self, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle>;
 
+    /// Returns a path to a QP with a source port, see [`UdpLink::tx_handle_from`].
+    ///
+    /// # Errors
+    /// Errors of [`Link::tx_handle`].
+    fn tx_handle_from(&self, _port: u16, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        self.tx_handle(dest, hop_limit)
+    }
+
     /// Opens all sockets for a hop limit, see [`UdpLink::open_paths`].
     ///
     /// # Errors
@@ -177,6 +185,10 @@ impl Link for UdpLink {
 
     fn tx_handle(&self, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
         Self::tx_handle(self, dest, hop_limit)
+    }
+
+    fn tx_handle_from(&self, port: u16, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        Self::tx_handle_from(self, port, dest, hop_limit)
     }
 
     fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
@@ -279,6 +291,11 @@ impl Link for AnyLink {
     #[inline]
     fn tx_handle(&self, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
         of_each!(self, link => Link::tx_handle(link, dest, hop_limit))
+    }
+
+    #[inline]
+    fn tx_handle_from(&self, port: u16, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        of_each!(self, link => Link::tx_handle_from(link, port, dest, hop_limit))
     }
 
     #[inline]

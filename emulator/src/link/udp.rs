@@ -32,6 +32,9 @@ const SEND_SOCKETS: u8 = 8;
 /// Number of hop limits with sockets of their own: the kernel's default, and the first other one in
 /// use.
 const HOP_LIMITS: u8 = 2;
+/// Number of send sockets with a source port that the connection determines. Two connections whose
+/// ports have the same remainder do not have one each.
+const PORT_SOCKETS: u8 = 128;
 /// Lowest source port.
 const FIRST_PORT: u16 = 0xC000;
 /// Number of source ports: 0xC000 to 0xFFFF.
@@ -83,6 +86,8 @@ pub struct UdpLink {
     _address_lock: Option<AddressLock>,
     rx: OwnedFd,
     tx: [OnceLock<SendSocket>; (HOP_LIMITS * SEND_SOCKETS) as usize],
+    /// Send sockets with the source ports of connections, if there are some.
+    port_tx: OnceLock<Box<[OnceLock<SendSocket>; PORT_SOCKETS as usize]>>,
     /// The hop limit of the second half of `tx`.
     other_hop_limit: OnceLock<u8>,
     opening: Mutex<(), rank::SendSocket>,
@@ -182,6 +187,7 @@ impl UdpLink {
             _address_lock: address_lock,
             rx,
             tx: [const { OnceLock::new() }; (HOP_LIMITS * SEND_SOCKETS) as usize],
+            port_tx: OnceLock::new(),
             other_hop_limit: OnceLock::new(),
             opening: Mutex::new(()),
             gso: AtomicBool::new(true),
@@ -299,6 +305,44 @@ impl UdpLink {
         self.tx_handle_to_slot(slot_of(dest), hop_limit)
     }
 
+    /// Returns the path of packets to this QP whose source port is `port`. It is the one of
+    /// [`Self::tx_handle`] if the port is in use, or another connection has its socket.
+    ///
+    /// # Errors
+    /// Errors of opening a socket.
+    //= ENC-04 HW-03
+    pub fn tx_handle_from(&self, port: u16, dest: Qpn, hop_limit: u8) -> io::Result<UdpTxHandle> {
+        let cells = self
+            .port_tx
+            .get_or_init(|| Box::new([const { OnceLock::new() }; PORT_SOCKETS as usize]));
+        let [place, _] = (port % u16::from(PORT_SOCKETS)).to_le_bytes();
+        let cell = &cells[usize::from(place)];
+        let only_one = self.opening.lock();
+        if cell.get().is_none() {
+            match socket::open_send(self.local, port, None) {
+                Ok(socket) => {
+                    cell.get_or_init(|| SendSocket {
+                        fd: socket.into(),
+                        port,
+                        default_segment: DefaultSegmentSize::default(),
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        drop(only_one);
+        if cell.get().is_none_or(|socket| socket.port != port) {
+            return self.tx_handle(dest, hop_limit);
+        }
+        Ok(UdpTxHandle {
+            source_port: port,
+            hop_limit: (hop_limit != 0 && hop_limit != DEFAULT_HOP_LIMIT).then_some(hop_limit),
+            socket: HOP_LIMITS * SEND_SOCKETS + place,
+            is_tunneled: false,
+        })
+    }
+
     /// Opens all sockets that paths with this hop limit may need. Later calls of
     /// [`Self::tx_handle`] with it need no system call.
     ///
@@ -377,11 +421,22 @@ impl UdpLink {
 
     #[inline]
     fn send_socket(&self, index: u8) -> io::Result<&SendSocket> {
-        let index = usize::from(index) % self.tx.len();
-        match self.tx[index].get() {
+        let index = usize::from(index);
+        match self.tx.get(index).and_then(OnceLock::get) {
             Some(socket) => Ok(socket),
-            None => self.open_send_socket(index),
+            None => self.other_send_socket(index),
         }
+    }
+
+    /// Returns a socket with the source port of a connection, or opens one of the others.
+    #[inline(never)]
+    fn other_send_socket(&self, index: usize) -> io::Result<&SendSocket> {
+        let Some(place) = index.checked_sub(self.tx.len()) else {
+            return self.open_send_socket(index);
+        };
+        let cells = self.port_tx.get();
+        let socket = cells.and_then(|cells| cells.get(place)?.get());
+        socket.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     #[cold]

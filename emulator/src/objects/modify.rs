@@ -229,6 +229,9 @@ impl Qp {
             core.tx.set_route(endpoint, route);
             let is_ours = is_simulated || is_own || is_of_this_host(peer);
             core.qp.set_vendor_ops(is_ours);
+            let like = self.owner().hca().like();
+            core.qp.set_short_fetch_add(like.sends_short_fetch_add());
+            self.owner().engine().host.tell_of_peer(&mut core.qp, peer);
         }
         if let Some((endpoint, route)) = paths.alternate {
             core.tx.set_alternate(endpoint, route);

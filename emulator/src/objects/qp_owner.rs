@@ -149,6 +149,7 @@ impl QpOwner {
         } else {
             self.inner.lock().qp.dest_qp()
         };
-        self.engine().open_tx_route(self.hca(), sgid, &av, dest)
+        let ends = (Some(self.inner.qp_num()), dest);
+        self.engine().open_tx_route(self.hca(), sgid, &av, ends)
     }
 }

@@ -10,6 +10,7 @@ use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
+use rocade_wire::ip::source_port_of_flow_label;
 
 use super::groups::Group;
 use crate::hca::{Hca, Traffic};
@@ -164,7 +165,8 @@ impl LocalEndpoint {
         }
     }
 
-    /// Makes the route to a QP of a peer.
+    /// Makes the route to a QP of a peer. `flow` is the flow label of the connection, if there is
+    /// one.
     ///
     /// # Errors
     /// Those of opening a send socket.
@@ -172,13 +174,18 @@ impl LocalEndpoint {
         &self,
         dest: Qpn,
         to: IpAddr,
-        av: &AddressVector,
+        (av, flow): (&AddressVector, Option<u32>),
         peer_link: Option<Arc<AnyPeerLink>>,
     ) -> io::Result<TxRoute> {
-        let tx = if to.is_multicast() {
-            self.link.group_tx_handle(av.hop_limit)?
-        } else {
-            self.link.tx_handle(dest, av.hop_limit)?
+        let like = self.hca.as_ref().map(|hca| hca.like()).unwrap_or_default();
+        let flow = flow.filter(|_| like.has_port_per_connection());
+        let tx = match flow {
+            _ if to.is_multicast() => self.link.group_tx_handle(av.hop_limit)?,
+            Some(flow) => {
+                let port = source_port_of_flow_label(flow);
+                self.link.tx_handle_from(port, dest, av.hop_limit)?
+            }
+            None => self.link.tx_handle(dest, av.hop_limit)?,
         };
         let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
@@ -187,7 +194,7 @@ impl LocalEndpoint {
             tx,
             icrc: Icrcs::new(icrc),
             to,
-            traffic_class: av.traffic_class,
+            traffic_class: like.traffic_class(av.traffic_class),
             //= ENC-08
             hop_limit: match av.hop_limit {
                 0 => DEFAULT_HOP_LIMIT,

@@ -120,7 +120,7 @@ impl Routes {
             tag: RouteTag(name),
             dest,
             endpoint: Arc::clone(endpoint),
-            udp_route: endpoint.tx_route_to(dest, key.to, av, None)?,
+            udp_route: endpoint.tx_route_to(dest, key.to, (av, None), None)?,
             peer_link: RwLock::default(),
             is_ready: AtomicBool::new(at_once),
         });

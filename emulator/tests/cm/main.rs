@@ -8,7 +8,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod like;
 mod many;
+mod nic;
 mod refusals;
 
 use std::net::{SocketAddr, UdpSocket};

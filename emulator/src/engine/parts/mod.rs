@@ -10,7 +10,7 @@ mod scheduler;
 mod tables;
 
 pub(crate) use faults::Faults;
-pub(crate) use host::Host;
+pub(crate) use host::{Host, KnownPeers};
 pub(crate) use links::Links;
 pub(crate) use observers::Observers;
 pub(crate) use presence::{Attachment, Presence};
