@@ -141,6 +141,16 @@ Each conversation of two queue pairs is a ladder: time goes down, and arrows are
 damaged, refused (NAK) and retransmitted packets are marked and described. Long sequences without
 incidents are omitted, unless --all is given. Datagrams of several packets (GSO) are cut.";
 
+const EXPLAIN_AFTER: &str = "\
+Examples:
+  tcpdump -i eth0 -s 0 -w y.pcap udp port 4791 && rocade explain y.pcap
+  rocade explain --packets y.pcap                           each packet, with its findings
+  rocade explain --json y.pcap                              in JSON, for programs
+
+For each sender, the findings of its packets are listed: rules of real NICs (HW-01 to HW-12), habits
+that other implementations have, and what neither explains. The exit code is 1 if there is anything
+that neither explains.";
+
 const LIBDIR_AFTER: &str = "\
 Examples:
   LD_LIBRARY_PATH=$(rocade libdir) ibv_devinfo
@@ -291,6 +301,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Draw a capture as a packet ladder (HTML or SVG)
     Ladder(LadderArgs),
+    /// Explain the packets of a capture, of any NIC, by what real NICs are known to send
+    Explain(ExplainArgs),
     /// Add fault rules to running programs
     #[command(subcommand, after_help = FAULT_AFTER)]
     Fault(FaultCommand),
@@ -460,6 +472,23 @@ pub(crate) struct LadderArgs {
     /// All conversations and all packets
     #[arg(long)]
     pub(crate) all: bool,
+}
+
+/// The arguments of `rocade explain`.
+#[derive(Debug, Args)]
+#[command(after_help = EXPLAIN_AFTER)]
+pub(crate) struct ExplainArgs {
+    /// A capture of RoCEv2 packets (pcapng or pcap)
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// Each packet, too
+    #[arg(long)]
+    pub(crate) packets: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Parses a QP number, decimal or hexadecimal.

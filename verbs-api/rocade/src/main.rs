@@ -14,6 +14,7 @@ mod devices;
 mod doctor;
 mod elf;
 mod error;
+mod explain;
 mod fault;
 mod headers;
 mod install;
@@ -85,6 +86,7 @@ fn dispatch(cli: Cli, file_size_errors: &FileSizeErrors) -> Result<ExitCode, Cli
         Command::Doctor(args) => doctor::run(&args),
         Command::Demo(args) => demo::run(&args, &settings()?),
         Command::Ladder(args) => ladder::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Libdir => settings().and_then(|_| libdir::print()),
         Command::Fault(command) => fault::dispatch(&command, &settings()?),
         Command::Broker(command) => broker::dispatch(&command, &settings()?),

@@ -137,6 +137,41 @@ fn what_offloads_have_joined_is_said() {
     );
 }
 
+/// A capture of a NIC is explained, by rules of which one is about a VLAN tag.
+#[test]
+fn a_capture_of_a_nic_is_explained() {
+    let build = Build::with_libraries();
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures/hardware");
+    let file = captures.join("mellanox-cm-send-ack-vlan.pcap");
+    let file = file.to_str().unwrap();
+    let output = build.rocade(&["explain", "--packets", file]).run();
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}");
+    for line in [
+        "192.170.1.2: 5 packets",
+        "  HW-10  802.1Q tag (all)",
+        "  HW-04  ACK with credit code 0 (2)",
+        "3 2.000 ms 192.170.1.2 > 192.170.1.50 RC SEND_ONLY psn=0xfedfed",
+    ] {
+        assert!(out.lines().any(|of| of == line), "{line}: {out}");
+    }
+    // A wrong ICRC is explained by nothing.
+    let mut bytes = fs::read(file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(build.path("work/bad.pcap"), bytes).unwrap();
+    let output = build.rocade(&["explain", "--json", "bad.pcap"]).run();
+    assert_eq!(output.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = json["senders"][0]["findings"].as_array().unwrap();
+    let unknown: Vec<_> = findings
+        .iter()
+        .filter(|finding| finding["basis"] == "?")
+        .collect();
+    assert_eq!(unknown.len(), 1, "{json}");
+    assert_eq!(unknown[0]["text"], "wrong ICRC");
+    assert_eq!(unknown[0]["packets"], serde_json::json!([5]));
+}
+
 /// Two processes write one capture. The ladder shows the fault, and the data are correct.
 #[test]
 fn the_demo_survives_a_fault_and_its_ladder_tells() {

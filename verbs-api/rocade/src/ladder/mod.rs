@@ -9,7 +9,7 @@ mod draw;
 mod ends;
 mod label;
 mod pair;
-mod read;
+pub(crate) mod read;
 #[cfg(test)]
 mod tests;
 
@@ -88,7 +88,7 @@ fn write(out: &Path, text: &str) -> Result<(), CliError> {
 }
 
 /// Returns a number and a noun, which gets an s unless the number is 1.
-fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
+pub(crate) fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     let plural = if count == N::from(1) { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
@@ -100,7 +100,7 @@ fn are(count: u64, noun: &str) -> String {
 }
 
 /// The properties of the capture file.
-struct Facts {
+pub(crate) struct Facts {
     file: PathBuf,
     others: u64,
     joined: u64,
@@ -113,7 +113,7 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(file: &Path, capture: &Capture) -> Self {
+    pub(crate) fn of(file: &Path, capture: &Capture) -> Self {
         Self {
             file: file.to_owned(),
             others: capture.others,
@@ -128,7 +128,7 @@ impl Facts {
     }
 
     /// Returns what a reader has to know about the file, one sentence per line.
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.joined > 0 {
             lines.push(format!(
@@ -165,7 +165,7 @@ impl Facts {
     }
 
     /// Explains a capture without packets.
-    fn explain_nothing(&self) -> CliError {
+    pub(crate) fn explain_nothing(&self) -> CliError {
         let file = self.file.display();
         if self.is_own {
             let message = format!("{file}: the program neither sent nor received a packet");

@@ -19,7 +19,7 @@ use pcap_file::{DataLink, PcapError};
 use rocade_wire::ip::{Datagram, IpError};
 use rocade_wire::mad::{CmMessage, Mad};
 use rocade_wire::segments::{MAX_PACKET_LEN, Segments};
-use rocade_wire::{Headers, ICRC_LEN, Packet, Qpn, icrc};
+use rocade_wire::{Headers, ICRC_LEN, Operation, Packet, Qpn, icrc};
 
 use crate::error::CliError;
 
@@ -30,58 +30,77 @@ const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// The direction of a packet, if the capture has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum PacketDirection {
+pub(crate) enum PacketDirection {
     #[default]
     Unknown,
     Received,
     Sent,
 }
 
+/// The fields of a packet outside of its transport headers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outside {
+    /// The tag of 802.1Q.
+    pub(crate) vlan: Option<u16>,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+    /// IPv4 Identification, `None` for IPv6.
+    pub(crate) ip_id: Option<u16>,
+    pub(crate) dont_fragment: bool,
+    pub(crate) src_port: u16,
+    pub(crate) udp_checksum: u16,
+    /// All bytes of the pad are zero.
+    pub(crate) pad_is_zero: bool,
+    /// Swap mask and compare mask of a masked compare-and-swap of 8 bytes.
+    pub(crate) masks: Option<[u64; 2]>,
+}
+
 /// A packet in a capture.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// The time since 1970.
-    pub(super) time: Duration,
-    pub(super) source: IpAddr,
-    pub(super) destination: IpAddr,
-    pub(super) direction: PacketDirection,
+    pub(crate) time: Duration,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) direction: PacketDirection,
     /// The process that captured the packet, in Rocade's captures.
-    pub(super) process: Option<Arc<str>>,
-    pub(super) headers: Headers,
-    pub(super) payload_len: usize,
+    pub(crate) process: Option<Arc<str>>,
+    pub(crate) headers: Headers,
+    pub(crate) payload_len: usize,
     /// The connection manager's message, if the packet is a datagram to QP 1.
-    pub(super) message: Option<Box<CmMessage>>,
+    pub(crate) message: Option<Box<CmMessage>>,
     /// A hash from BTH to ICRC, which is equal for copies of a packet.
-    pub(super) fingerprint: u64,
-    pub(super) bad_icrc: bool,
-    pub(super) marked: bool,
+    pub(crate) fingerprint: u64,
+    pub(crate) bad_icrc: bool,
+    pub(crate) marked: bool,
+    pub(crate) outside: Outside,
     /// The comment in the capture.
-    pub(super) note: String,
+    pub(crate) note: String,
 }
 
 /// A whole capture.
 #[derive(Debug, Default)]
-pub(super) struct Capture {
-    pub(super) packets: Vec<Seen>,
+pub(crate) struct Capture {
+    pub(crate) packets: Vec<Seen>,
     /// The number of packets that are not RoCEv2.
-    pub(super) others: u64,
+    pub(crate) others: u64,
     /// The number of datagrams that were cut into packets, and that of these packets.
-    pub(super) joined: u64,
-    pub(super) segments: u64,
+    pub(crate) joined: u64,
+    pub(crate) segments: u64,
     /// The number of datagrams that are longer than any packet and cannot be cut.
-    pub(super) too_long: u64,
+    pub(crate) too_long: u64,
     /// The number of packets of which the file has only the beginning.
-    pub(super) shortened: u64,
+    pub(crate) shortened: u64,
     /// Rocade wrote a part of the file.
-    pub(super) is_own: bool,
+    pub(crate) is_own: bool,
     /// The number of packets that the capturing program dropped.
-    pub(super) left_out: u64,
+    pub(crate) left_out: u64,
     /// The reason why the rest of the file could not be read.
-    pub(super) cut: Option<String>,
+    pub(crate) cut: Option<String>,
 }
 
 /// Reads a capture. The packets are in the order of time.
-pub(super) fn read(path: &Path) -> Result<Capture, CliError> {
+pub(crate) fn read(path: &Path) -> Result<Capture, CliError> {
     let explain = |reason: &dyn std::fmt::Display| {
         CliError::new(format!("{}: {reason}", path.display())).hint(
             "a capture is a file that `rocade run --capture`, tcpdump or Wireshark has written",
@@ -294,7 +313,7 @@ impl Capture {
         frame: (&[u8], bool),
         metadata: &PacketMetadata<'_>,
     ) {
-        let Some(ip) = ip_of(link, frame.0) else {
+        let Some((vlan, ip)) = ip_of(link, frame.0) else {
             self.others += 1;
             return;
         };
@@ -314,7 +333,7 @@ impl Capture {
             for segment in segments {
                 let payload = segment.udp_payload;
                 let bad_icrc = !segment.icrc_is_right;
-                let seen = seen(time, &datagram, payload, bad_icrc, metadata);
+                let seen = seen(time, (&datagram, vlan), payload, bad_icrc, metadata);
                 self.segments += 1;
                 self.packets.extend(seen);
             }
@@ -324,7 +343,7 @@ impl Capture {
         self.too_long += u64::from(payload.len() > MAX_PACKET_LEN);
         let icrc = icrc::datagram(ip).map(u32::to_le_bytes);
         let bad_icrc = icrc.as_ref() != payload.last_chunk::<ICRC_LEN>();
-        match seen(time, &datagram, payload, bad_icrc, metadata) {
+        match seen(time, (&datagram, vlan), payload, bad_icrc, metadata) {
             Some(seen) => self.packets.push(seen),
             None => self.others += 1,
         }
@@ -334,7 +353,7 @@ impl Capture {
 /// Reads a packet. `payload` is the datagram's or a part of it.
 fn seen(
     time: Duration,
-    datagram: &Datagram<'_>,
+    (datagram, vlan): (&Datagram<'_>, Option<u16>),
     payload: &[u8],
     bad_icrc: bool,
     metadata: &PacketMetadata<'_>,
@@ -348,6 +367,17 @@ fn seen(
     let is_mad = packet.headers().bth.dest_qp == Qpn::GSI;
     let mad = is_mad.then(|| Mad::parse(packet.payload()).ok()).flatten();
     let message = mad.map(|mad| Box::new(mad.message));
+    let outside = Outside {
+        vlan,
+        tos: datagram.tos,
+        ttl: datagram.ttl,
+        ip_id: datagram.src.is_ipv4().then_some(datagram.ip_id),
+        dont_fragment: datagram.dont_fragment,
+        src_port: datagram.src_port,
+        udp_checksum: datagram.udp_checksum,
+        pad_is_zero: packet.pad().iter().all(|&byte| byte == 0),
+        masks: masks(&packet),
+    };
     Some(Seen {
         time,
         source: datagram.src,
@@ -360,31 +390,57 @@ fn seen(
         fingerprint,
         bad_icrc,
         marked: datagram.tos & 3 == 3,
+        outside,
         note: metadata.note.to_owned(),
     })
 }
 
-/// Returns the IP datagram in a frame.
-fn ip_of(link: DataLink, frame: &[u8]) -> Option<&[u8]> {
-    const IPV4: [u8; 2] = [0x08, 0x00];
-    const IPV6: [u8; 2] = [0x86, 0xdd];
-    const VLAN: [u8; 2] = [0x81, 0x00];
-    let is_ip = |kind: &[u8]| kind == IPV4 || kind == IPV6;
+/// Returns the masks of a masked compare-and-swap of 8 bytes.
+fn masks(packet: &Packet<'_>) -> Option<[u64; 2]> {
+    let is_swap = packet.bth().opcode.operation() == Some(Operation::MaskedCmpSwap);
+    let (words, []) = packet.payload().as_chunks::<8>() else {
+        return None;
+    };
+    match words {
+        [_, _, swap, compare] if is_swap => Some([swap, compare].map(|w| u64::from_be_bytes(*w))),
+        _ => None,
+    }
+}
+
+/// Returns the IP datagram in a frame, and the outermost VLAN tag.
+//= HW-10
+fn ip_of(link: DataLink, frame: &[u8]) -> Option<(Option<u16>, &[u8])> {
     // Link types without a name in the crate have their number in the registry of pcap.
     match u32::from(link) {
         // Ethernet
-        1 => match frame.get(12..14)? {
-            kind if is_ip(kind) => frame.get(14..),
-            kind if kind == VLAN && is_ip(frame.get(16..18)?) => frame.get(18..),
-            _ => None,
-        },
+        1 => behind_tags(frame.get(12..14)?, frame.get(14..)?),
         // Raw IP
-        12 | 14 | 101 | 228 | 229 => Some(frame),
+        12 | 14 | 101 | 228 | 229 => Some((None, frame)),
         // BSD loopback
-        0 | 108 => frame.get(4..),
+        0 | 108 => Some((None, frame.get(4..)?)),
         // Linux cooked, both versions
-        113 => is_ip(frame.get(14..16)?).then(|| frame.get(16..))?,
-        276 => is_ip(frame.get(..2)?).then(|| frame.get(20..))?,
+        113 => behind_tags(frame.get(14..16)?, frame.get(16..)?),
+        276 => behind_tags(frame.get(..2)?, frame.get(20..)?),
         _ => None,
     }
+}
+
+/// Returns the IP datagram behind up to two VLAN tags, and the outer tag. `kind` is the EtherType
+/// before `rest`.
+fn behind_tags<'f>(kind: &[u8], rest: &'f [u8]) -> Option<(Option<u16>, &'f [u8])> {
+    const IP: [[u8; 2]; 2] = [[0x08, 0x00], [0x86, 0xdd]];
+    const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
+    let (mut kind, mut rest, mut outer) = (kind, rest, None);
+    for _ in 0..3 {
+        if IP.iter().any(|ip| ip == kind) {
+            return Some((outer, rest));
+        }
+        if !TAGS.iter().any(|tag| tag == kind) {
+            return None;
+        }
+        let (tag, behind) = rest.split_first_chunk::<2>()?;
+        outer = outer.or_else(|| Some(u16::from_be_bytes(*tag)));
+        (kind, rest) = behind.split_at_checked(2)?;
+    }
+    None
 }
