@@ -31,7 +31,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { FEATURES = 4, ENDS = 256, REGIONS = 8, REGION_LEN = 1 << 30 };
+enum { FEATURES = 5, ENDS = 256, REGIONS = 8, REGION_LEN = 1 << 30 };
 enum { WINDOWS = 16, DEPTH = 64, CQ_DEPTH = 256, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
 /* Access rights in the suite's notation. */
 enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8 };

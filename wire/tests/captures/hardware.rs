@@ -266,6 +266,23 @@ fn messages_of_the_connection_manager() {
     assert_eq!(gsi(false), [0x453, 0x454]);
 }
 
+/// Checks that ConnectX derives its source port from the flow label as Linux does.
+//= HW-03 ENC-04 type=test
+#[test]
+fn the_source_port_follows_from_the_flow_label() {
+    let datagrams = recorded("mellanox-cm-send-ack-vlan");
+    let first = Datagram::parse(&datagrams[0]).unwrap();
+    let mad = Mad::parse(Packet::parse(first.udp_payload).unwrap().payload()).unwrap();
+    let CmMessage::Req(req) = mad.message else {
+        panic!("no REQ")
+    };
+    let port = ip::source_port_of_flow_label(req.primary.flow_label);
+    assert_eq!((req.primary.flow_label, port), (0x5_ba59, 0xfa4f));
+    for bytes in &datagrams {
+        assert_eq!(Datagram::parse(bytes).unwrap().src_port, port);
+    }
+}
+
 /// Checks the gaps between the repetitions of a request, which no fixed timeout has.
 //= HW-08 type=test
 #[test]
