@@ -1,4 +1,4 @@
-//! What the connection manager has learned of peers, and their queue pairs have to know.
+//! Properties of peers that the connection manager learns, and queue pairs have to know.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -70,11 +70,11 @@ impl Host {
 }
 
 /// Returns true for a GUID with the number of a manufacturer. Rocade's are locally administered, or
-/// like an EUI-64, where that bit is inverted.
+/// those of devices like rxe, whose middle is ff:fe and whose bit for that is inverted.
 fn is_of_a_nic(guid: Guid) -> bool {
     const LOCAL: u64 = 2 << 56;
-    let is_eui_64 = guid.get() >> 24 & 0xffff == 0xfffe;
-    guid != Guid::new(0) && guid.get() & LOCAL == 0 && !is_eui_64
+    let is_like_rxe = guid.get() >> 24 & 0xffff == 0xfffe;
+    guid != Guid::new(0) && guid.get() & LOCAL == 0 && !is_like_rxe
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,4 +1,4 @@
-//! What the owner of a queue pair, or a packet, tells of the peer.
+//! Properties of the peer that the owner of a queue pair, or a packet, tells.
 
 use super::Qp;
 use super::side::SendSide;
@@ -28,8 +28,8 @@ impl Qp {
         }
     }
 
-    /// Notes that the peer has sent a packet without MigReq, which no peer but the kernel's rxe does
-    /// if it does not migrate. From now on the QP probes the peer before any masked atomic.
+    /// Notes that the peer has sent a packet without MigReq, which no peer but the kernel's rxe
+    /// does if it does not migrate. From now on the QP probes the peer before any masked atomic.
     #[cold]
     pub const fn note_clear_migreq(&mut self) {
         if let SendSide::Reliable(requester) = &mut self.send {

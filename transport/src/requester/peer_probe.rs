@@ -1,8 +1,8 @@
 //! Probes whether the peer is Rocade before a non-standard opcode is sent. Some kernel versions
 //! read out of bounds when they receive an unknown opcode.
 //!
-//! The masked compare-and-swap of NVIDIA's NICs needs no probe, unless the peer clears MigReq in its
-//! packets. NICs set it, as the standard says, but the kernel's rxe does not.
+//! The masked compare-and-swap of NVIDIA's NICs needs no probe, unless the peer clears MigReq in
+//! its packets. NICs set it, as the standard says, but the kernel's rxe does not.
 //!
 //! A request with such an opcode waits until everything before it is acknowledged. Then the
 //! requester sends the same probe datagram as a DC initiator (docs/dc.md), which any other device

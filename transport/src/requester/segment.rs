@@ -541,8 +541,8 @@ impl Requester {
         is_enabled && masked_size(wqe) == MaskedEth::SHORT_LOG_SIZE && peer.session.is_none()
     }
 
-    /// Returns true if a work request must not be sent before the peer has proved to be Rocade: a
-    /// masked atomic that no NIC knows, or any to a peer that behaves like the kernel's rxe.
+    /// Returns true if a work request must not be sent before the peer has proved to be Rocade.
+    /// These are masked atomics that no NIC knows, and all for a peer that may be the kernel's rxe.
     fn may_confuse_peer(&self, peer: &Peer, wqe: &SendWqe) -> bool {
         matches!(wqe.op, SendOp::Masked { .. })
             && !self.vendor_ops

@@ -1,5 +1,5 @@
-//! Conversations of real NICs, replayed with a QP in the place of each end. Its packets are compared
-//! with those of the NIC.
+//! Conversations of real NICs, replayed with a QP in the place of each end. Its packets are
+//! compared with those of the NIC.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -378,8 +378,8 @@ fn congestion_notifications() {
     }
 }
 
-/// The NIC requests an acknowledgement of the very first packet too, and acknowledges one more that
-/// nobody asked for, with the MSN from before the message.
+/// The NIC requests an acknowledgement of the very first packet too, and acknowledges one more
+/// without a request for it, with the MSN from before the message.
 //= HW-06 HW-07 type=test
 #[test]
 fn long_messages_are_sent_as_by_hardware() {

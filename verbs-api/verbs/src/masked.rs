@@ -135,8 +135,8 @@ const fn log_size_of<const N: usize>() -> u8 {
 impl<'a> SendRequest<'a> {
     /// A masked atomic on the bytes at `at`. The old value is written to `result`.
     ///
-    /// Masked atomics are a vendor extension. A compare-and-swap of 8 bytes is sent in the format of
-    /// NVIDIA's NICs. Before it sends any other to another host, Rocade checks that the peer is
+    /// Masked atomics are a vendor extension. A compare-and-swap of 8 bytes is sent in the format
+    /// of NVIDIA's NICs. Before it sends any other to another host, Rocade checks that the peer is
     /// Rocade too. If the peer does not confirm that, the request fails with
     /// [`RetryExceeded`](crate::WcStatus::RetryExceeded), and the extension is not sent.
     pub const fn masked(result: &'a [Sge], at: RemoteMemory, atomic: &'a MaskedAtomic) -> Self {

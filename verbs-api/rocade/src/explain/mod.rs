@@ -22,14 +22,14 @@ use crate::ladder::read::{self, Seen};
 use crate::ladder::{Facts, counted};
 use crate::output;
 
-/// What explains a finding. The order is that of the output.
+/// The explanation of a finding. The order is that of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Basis {
     /// A rule, by its ID.
     Rule(&'static str),
     /// The standard, or a habit of implementations other than the NICs of the rules.
     Habit,
-    /// Nothing.
+    /// Neither of them.
     Unknown,
 }
 
@@ -43,7 +43,7 @@ impl Basis {
     }
 }
 
-/// What a field, or a sequence of packets, shows.
+/// An observation at a field, or at a sequence of packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Finding {
     pub(super) basis: Basis,

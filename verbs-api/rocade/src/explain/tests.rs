@@ -171,7 +171,7 @@ fn what_no_sample_shows_is_pointed_out() {
     );
 }
 
-/// What the kernel's rxe sends is known, too.
+/// Packets of the kernel's rxe are known, too.
 #[test]
 fn frames_of_rxe_are_habits() {
     let packets = packets(&recorded("linux-6.1-mtu1500/rc-pingpong-ipv4.pcap"));
