@@ -161,7 +161,7 @@ fn a_capture_of_a_nic_is_explained() {
     fs::write(build.path("work/bad.pcap"), bytes).unwrap();
     let output = build.rocade(&["explain", "--json", "bad.pcap"]).run();
     assert_eq!(output.status.code(), Some(1));
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let findings = json["senders"][0]["findings"].as_array().unwrap();
     let unknown: Vec<_> = findings
         .iter()
