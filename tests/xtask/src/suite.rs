@@ -1,6 +1,7 @@
 //! `cargo xtask test`: install, build, test, lint, loom, fuzz, AArch64.
 //!
-//! The tests wait most of the time, builds and checks compute. So the suite has lines of work beside each other:
+//! The tests wait most of the time, builds and checks compute. So several lines of work run at a
+//! time:
 //!
 //! ```text
 //! build of the tests ─┬─ test programs, two at a time ─ guests ───────────────────┬─ result

@@ -70,8 +70,8 @@ const IN_PART: [(&str, &[&str]); 4] = [
     ("tests (test consumers)", &UNMODIFIED),
 ];
 
-/// Cases of a property. The emulator takes twenty times as long for each, and the native run has the
-/// usual number.
+/// Cases of a property. The emulator takes twenty times as long for each, and the native run has
+/// the usual number.
 const PROPERTY_CASES: &str = "32";
 
 /// C tests of librdmacm that run, in 30 seconds of processor time. Those after `--skip` need what
