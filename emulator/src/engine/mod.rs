@@ -137,7 +137,6 @@ impl Engine {
             config.simulation,
             clock.unix_ns(0),
         );
-        let random = Randomness::new(config.simulation.map(|sim| sim.seed));
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
@@ -153,7 +152,7 @@ impl Engine {
                     dcqcn: config.dcqcn,
                     clock,
                     sim,
-                    random,
+                    random: Randomness::new(config.simulation.map(|sim| sim.seed)),
                 },
                 presence: Presence::default(),
                 tables: Tables::default(),

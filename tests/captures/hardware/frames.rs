@@ -172,7 +172,7 @@ impl Frame {
         headers.atomic_ack = self
             .field("original")
             .map(|original| AtomicAckEth { original });
-        let imm = self.field("imm").map(|imm| narrow::<u32>(imm));
+        let imm = self.field("imm").map(narrow::<u32>);
         headers.imm = imm.map(|imm| ImmDt(imm.to_be_bytes()));
         headers
     }
