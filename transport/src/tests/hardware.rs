@@ -206,8 +206,14 @@ fn text(packet: &Packet<'_>) -> String {
         text += &format!(" original={:#x}", ack.original);
     }
     let place = masked.map(|eth| (eth.va, eth.rkey, 0, 0));
-    let place = place.or(atomic.map(|eth| (eth.va, eth.rkey, eth.swap_add, eth.compare)));
-    let place = place.or(reth.map(|eth| (eth.va, eth.rkey, u64::from(eth.dma_len), 0)));
+    let place = place.or_else(|| {
+        let eth = (*atomic)?;
+        Some((eth.va, eth.rkey, eth.swap_add, eth.compare))
+    });
+    let place = place.or_else(|| {
+        let eth = (*reth)?;
+        Some((eth.va, eth.rkey, eth.dma_len.into(), 0))
+    });
     if place.is_some() || imm.is_some() {
         text += &format!(" {place:?} {imm:?}");
     }

@@ -57,7 +57,7 @@ fn ports(packets: &[Seen], sent: &[&Seen]) -> Vec<Finding> {
             Rule("HW-03"),
             "source ports of 0xc000 and more",
         ));
-    } else if others.iter().all(|seen| is_qpn(seen)) {
+    } else if others.iter().all(is_qpn) {
         all.push(Finding::new(
             Rule("HW-03"),
             "the source port is the sender's QP number",
