@@ -1,15 +1,15 @@
 /*
  * The far end of the conformance suite on a device with verbs. It creates queue pairs, posts work
- * requests and reports the results, as ordered by the suite. It needs only libibverbs of any
- * rdma-core:
+ * requests and reports the results, as ordered by the suite. It needs only libibverbs and librdmacm
+ * of any rdma-core:
  *
- * 	cc -O2 -o agent agent.c -libverbs ./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE]
- * 	[-l TCP_PORT [-a ADDRESS]]
+ * 	cc -O2 -o agent agent.c serve.c cm.c -lrdmacm -libverbs
+ * 	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-l TCP_PORT [-a ADDRESS]] [-t TOKEN]
  *
  * It reads orders from standard input and writes the answers to standard output. With -l, it uses
- * the first connection to that TCP port of 127.0.0.1, or of the address in -a (:: stands for all).
- * Every host that reaches the port can send orders, so use an address of a trusted network. Without
- * -g it uses the GID of the address under test.
+ * the first connection to that TCP port of 127.0.0.1, or of the address in -a (:: stands for all),
+ * that states its token. The token is that of -t or of ROCADE_CONFORMANCE_TOKEN. Without one, the
+ * agent makes one up and prints it. Without -g it uses the GID of the address under test.
  *
  * -f adds a feature that the device does not report: flush, atomic-write, own, masked-swap or
  * rxe-flush. A device with own has the operations of Rocade, one with masked-swap NVIDIA's masked
@@ -18,21 +18,22 @@
  * An order is a line of words, with numbers in C notation. So is the answer: "ok ...", "none", or
  * "unable WHY". docs/conformance.md lists them.
  */
+#include "agent.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 enum { FEATURES = 5, ENDS = 256, REGIONS = 8, REGION_LEN = 1 << 30 };
-enum { WINDOWS = 16, DEPTH = 64, CQ_DEPTH = 256, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
+enum { WINDOWS = 16, DEPTH = 64, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
 /* Access rights in the suite's notation. */
 enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8 };
 /* Constants that headers of older rdma-cores lack. */
@@ -63,14 +64,17 @@ struct end {
 };
 
 static const char *device_name, *told_features[FEATURES];
+static char device_address[INET6_ADDRSTRLEN];
 static int port = 1, told_gid_index = -1, gid_index = -1, told_feature_count, can_flush;
 static struct ibv_device *device;
 static struct end *ends[ENDS];
 static FILE *in, *out;
+/* The suite has stated the right token, if there is one. */
+static int is_admitted;
 /* The unread words of the order. */
 static char *rest;
 
-static int answer(const char *format, ...)
+int answer(const char *format, ...)
 {
 	va_list args;
 	va_start(args, format);
@@ -80,18 +84,18 @@ static int answer(const char *format, ...)
 	return 0;
 }
 
-static int unable(const char *what)
+int unable(const char *what)
 {
 	return answer("unable %s: %s", what, strerror(errno));
 }
 
-static const char *word(void)
+const char *word(void)
 {
 	char *start = strtok_r(NULL, " \n", &rest);
 	return start ? start : "";
 }
 
-static uint64_t number(void)
+uint64_t number(void)
 {
 	return strtoull(word(), NULL, 0);
 }
@@ -136,10 +140,43 @@ static int is_v2(int index)
 	return strstr(type, "v2") != NULL;
 }
 
+/* Returns the name of the driver in the kernel. The attribute `parent` is that of rxe, which has no
+ * hardware below it. */
+static const char *driver(void)
+{
+	static char target[256];
+	char path[256];
+	snprintf(path, sizeof path, "/sys/class/infiniband/%s/parent", device_name);
+	if (!access(path, F_OK))
+		return "rxe";
+	snprintf(path, sizeof path, "/sys/class/infiniband/%s/device/driver", device_name);
+	ssize_t len = readlink(path, target, sizeof target - 1);
+	target[len > 0 ? len : 0] = 0;
+	const char *slash = strrchr(target, '/');
+	return slash ? slash + 1 : target;
+}
+
+static void name_kernel(void)
+{
+	struct utsname kernel;
+	if (*driver())
+		fprintf(out, " driver=%s", driver());
+	if (!uname(&kernel))
+		fprintf(out, " kernel=%s", kernel.release);
+}
+
 static void name_feature(const char *name)
 {
 	can_flush |= !strcmp(name, "flush");
 	fprintf(out, " %s", name);
+}
+
+static int is_told(const char *name)
+{
+	for (int i = 0; i < told_feature_count; i++)
+		if (is(told_features[i], name))
+			return 1;
+	return 0;
 }
 
 /* hello ADDRESS: answers with the name and the optional features of the device. */
@@ -148,7 +185,8 @@ static int hello(void)
 	struct ibv_device_attr_ex attr = {0};
 	union ibv_gid wanted = {{0}}, gid;
 	struct ibv_port_attr port_attr;
-	gid_of(word(), &wanted);
+	snprintf(device_address, sizeof device_address, "%s", word());
+	gid_of(device_address, &wanted);
 	struct ibv_context *context = ibv_open_device(device);
 	if (!context)
 		return unable("ibv_open_device");
@@ -166,10 +204,13 @@ static int hello(void)
 	fprintf(out, "ok %s", device_name);
 	for (int i = 0; i < told_feature_count; i++)
 		name_feature(told_features[i]);
+	if (is(driver(), "rocade") && !is_told("own"))
+		name_feature("own");
 	if (attr.device_cap_flags_ex >> CAP_FLUSH_GLOBAL & 1)
 		name_feature("flush");
 	if (attr.device_cap_flags_ex >> CAP_ATOMIC_WRITE & 1)
 		name_feature("atomic-write");
+	name_kernel();
 	return answer("");
 }
 
@@ -331,7 +372,7 @@ static int describe(int handle, struct end *end, int regions)
 	return answer("");
 }
 
-static int is(const char *a, const char *b)
+int is(const char *a, const char *b)
 {
 	return !strcmp(a, b);
 }
@@ -351,7 +392,7 @@ static const char *build(struct end *end, int *regions)
 	attr.timeout = number();
 	attr.retry_cnt = number();
 	attr.rnr_retry = number();
-	int is_sender = number(), is_xrc = is(from, "xrc");
+	int is_sender = number(), cq_depth = number(), is_xrc = is(from, "xrc");
 	enum ibv_qp_type type = is(service, "uc")  ? IBV_QPT_UC :
 				is(service, "ud")  ? IBV_QPT_UD :
 				is(service, "xrc") ? IBV_QPT_XRC_SEND :
@@ -369,7 +410,7 @@ static const char *build(struct end *end, int *regions)
 	for (int i = 0; i < *regions; i++)
 		if (i == REGIONS || make_region(end, &end->regions[i]))
 			return "ibv_reg_mr";
-	if (!(end->cq = ibv_create_cq(end->context, CQ_DEPTH, NULL, NULL, 0)))
+	if (!(end->cq = ibv_create_cq(end->context, cq_depth, NULL, NULL, 0)))
 		return "ibv_create_cq";
 	if (!is(from, "own") && make_srq(end, is_xrc))
 		return is_xrc ? "XRC" : "ibv_create_srq";
@@ -391,7 +432,7 @@ static const char *build(struct end *end, int *regions)
 
 /* `open SERVICE FROM RIG_ADDRESS RIG_QPN RQ_PSN SQ_PSN MTU RIGHTS DEST_RD_ATOMIC RD_ATOMIC
  * MIN_RNR_TIMER TIMEOUT RETRY_CNT
- * RNR_RETRY RTS  REGIONS {LEN RIGHTS FOREIGN BINDABLE}  RECEIVES {REGION OFFSET LEN BAD_KEY}` */
+ * RNR_RETRY RTS CQ_DEPTH  REGIONS {LEN RIGHTS FOREIGN BINDABLE}  RECEIVES {REGION OFFSET LEN BAD_KEY}` */
 static int open_end(void)
 {
 	int handle = 0, regions = 0;
@@ -581,13 +622,27 @@ static int destroy_qp(struct end *end)
 	return answer("ok");
 }
 
+static int refuse(void)
+{
+	fputs("agent: refused orders with another token\n", stderr);
+	return answer("unable another token than the agent's: give both sides the same one");
+}
+
 static int obey(char *line)
 {
 	const char *order = strtok_r(line, " \n", &rest);
 	if (!order)
 		return 0;
+	if (is(order, "token")) {
+		is_admitted = !wants_token() || is_token(word());
+		return is_admitted ? answer("ok") : refuse();
+	}
+	if (!is_admitted)
+		return refuse();
 	if (is(order, "hello"))
 		return hello();
+	if (!strncmp(order, "cm-", 3))
+		return manage(order, device_address);
 	if (is(order, "open"))
 		return open_end();
 	unsigned handle = number();
@@ -623,43 +678,18 @@ static int fail(const char *what)
 	return 2;
 }
 
-/* Accepts one connection at a TCP port of an address, and reads the orders from it. */
-static int serve(const char *address, int tcp_port)
-{
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(tcp_port)};
-	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(tcp_port)};
-	int is_v4 = inet_pton(AF_INET, address, &v4.sin_addr) == 1;
-	errno = EINVAL;
-	if (!is_v4 && inet_pton(AF_INET6, address, &v6.sin6_addr) != 1)
-		return -1;
-	struct sockaddr *at = is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
-	int yes = 1, no = 0, listener = socket(at->sa_family, SOCK_STREAM, 0);
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-	if (!is_v4)
-		setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-	if (bind(listener, at, is_v4 ? sizeof v4 : sizeof v6) || listen(listener, 1))
-		return -1;
-	int peer = accept(listener, NULL, NULL);
-	close(listener);
-	if (peer < 0)
-		return -1;
-	setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-	in = fdopen(peer, "r");
-	out = fdopen(dup(peer), "w");
-	return in && out ? 0 : -1;
-}
-
 int main(int argc, char **argv)
 {
-	const char *address = "127.0.0.1";
+	const char *address = "127.0.0.1", *token = getenv("ROCADE_CONFORMANCE_TOKEN");
 	int option, tcp_port = 0, count = 0;
-	while ((option = getopt(argc, argv, "d:p:g:f:l:a:")) != -1)
+	while ((option = getopt(argc, argv, "d:p:g:f:l:a:t:")) != -1)
 		switch (option) {
 		case 'd': device_name = optarg; break;
 		case 'p': port = atoi(optarg); break;
 		case 'g': told_gid_index = atoi(optarg); break;
 		case 'l': tcp_port = atoi(optarg); break;
 		case 'a': address = optarg; break;
+		case 't': token = optarg; break;
 		case 'f':
 			if (told_feature_count == FEATURES)
 				return fail("too many features");
@@ -676,8 +706,12 @@ int main(int argc, char **argv)
 	device_name = ibv_get_device_name(device);
 	in = stdin;
 	out = stdout;
-	if (tcp_port && serve(address, tcp_port))
+	if (choose_token(token, tcp_port))
+		return fail("a token has 1 to 128 characters and no blank");
+	is_admitted = !wants_token();
+	if (tcp_port && serve(address, tcp_port, &in, &out))
 		return fail(strerror(errno));
+	is_admitted |= tcp_port;
 	char *line = NULL;
 	size_t room = 0;
 	while (getline(&line, &room, in) > 0) {

@@ -3,6 +3,8 @@
 //! An order is a line of words, and so is the answer: `ok …`, `none`, or `unable WHY`.
 //! docs/conformance.md lists them.
 
+mod manager;
+
 use std::{
     cell::RefCell,
     fmt::{self, Write as _},
@@ -21,9 +23,10 @@ use rocade_wire::{Qpn, Rkey, Service};
 use crate::{
     Feature, Peer, PeerQp, QpSpec,
     peer::{
-        Buffer, Completion, Event, ReceivesFrom, Region, Rights, State, Status, Unable, Work,
-        WorkOp,
+        Buffer, Completion, Event, PeerManager, ReceivesFrom, Region, Rights, State, Status,
+        Unable, Work, WorkOp,
     },
+    report::Device,
 };
 
 /// The time limit for an answer. The device may have to wait for hardware.
@@ -112,11 +115,11 @@ impl fmt::Debug for Agent {
 
 impl Agent {
     /// Starts the agent by a shell command line, and sends the orders to its standard input. The
-    /// device has `address`.
+    /// device has `address`. An agent that was given a token wants the same one here.
     ///
     /// # Errors
-    /// The agent cannot be started, or has no such device.
-    pub fn start(command: &str, address: IpAddr) -> Result<Self, Unable> {
+    /// The agent cannot be started, refuses the token, or has no such device.
+    pub fn start(command: &str, address: IpAddr, token: Option<&str>) -> Result<Self, Unable> {
         let child = Command::new("sh")
             .args(["-c", command])
             .stdin(Stdio::piped())
@@ -128,14 +131,14 @@ impl Agent {
         };
         let mut link = Link::new(Box::new(orders), answers);
         link.child = Some(child);
-        Self::greet(link, address)
+        Self::greet(link, address, token)
     }
 
-    /// Connects to an agent that listens at a TCP port.
+    /// Connects to an agent that listens at a TCP port, and that wants a token.
     ///
     /// # Errors
-    /// The connection fails, or the agent has no such device.
-    pub fn connect(to: SocketAddr, address: IpAddr) -> Result<Self, Unable> {
+    /// The connection fails, or the agent refuses the token or has no such device.
+    pub fn connect(to: SocketAddr, address: IpAddr, token: Option<&str>) -> Result<Self, Unable> {
         let connect = || {
             let stream = TcpStream::connect(to)?;
             stream.set_nodelay(true)?;
@@ -143,16 +146,22 @@ impl Agent {
         };
         let (answers, orders) =
             connect().map_err(|error: io::Error| Unable(format!("{to}: {error}")))?;
-        Self::greet(Link::new(Box::new(orders), answers), address)
+        Self::greet(Link::new(Box::new(orders), answers), address, token)
     }
 
-    /// Returns the reason why the agent is no longer used, if it was lost.
-    #[must_use]
-    pub fn lost(&self) -> Option<Unable> {
-        self.link.borrow().is_lost.clone()
+    /// Returns the value that the agent stated as `NAME=VALUE`.
+    fn fact(&self, name: &str) -> &str {
+        let facts = self.features.iter().filter_map(|word| word.split_once('='));
+        let mut facts = facts.filter(|(key, _)| *key == name);
+        facts.next().map_or("", |(_, value)| value)
     }
 
-    fn greet(mut link: Link, address: IpAddr) -> Result<Self, Unable> {
+    fn greet(mut link: Link, address: IpAddr, token: Option<&str>) -> Result<Self, Unable> {
+        if let Some(token) = token {
+            let order = format!("token {token}");
+            let answer = link.ask(&order).and_then(accepted);
+            answer.map_err(|why| Unable(format!("the agent refuses: {why}")))?;
+        }
         let answer = accepted(link.ask(&format!("hello {address}"))?)?;
         let mut words = answer.split_whitespace().map(str::to_owned);
         let name = words.next().unwrap_or_default();
@@ -172,6 +181,19 @@ impl Peer for Agent {
 
     fn address(&self) -> IpAddr {
         self.address
+    }
+
+    fn device(&self) -> Device {
+        Device {
+            address: self.address.to_string(),
+            driver: self.fact("driver").to_owned(),
+            kernel: self.fact("kernel").to_owned(),
+            suite: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.link.borrow().is_lost.clone().map(|unable| unable.0)
     }
 
     fn can(&self, feature: Feature) -> bool {
@@ -197,6 +219,10 @@ impl Peer for Agent {
             srqn,
             regions,
         }))
+    }
+
+    fn manager(&self) -> Result<Box<dyn PeerManager>, Unable> {
+        Ok(Box::new(manager::AgentManager::open(&self.link)?))
     }
 }
 
@@ -263,6 +289,7 @@ fn open_order(spec: &QpSpec) -> String {
         spec.retry_cnt.into(),
         spec.rnr_retry.into(),
         spec.ready_to_send.into(),
+        spec.cq_depth,
     ];
     for number in numbers {
         let _ = write!(order, " {number}");
@@ -492,7 +519,7 @@ mod tests {
             ..QpSpec::default()
         };
         let expected = "open rc own 192.0.2.1 17 16777214 16777213 1 15 4 4 14 0 3 3 1 \
-                        1 64 15 0 1 1 0 8 16 1";
+                        256 1 64 15 0 1 1 0 8 16 1";
         assert_eq!(open_order(&spec), expected);
     }
 
@@ -519,16 +546,29 @@ mod tests {
     fn an_agent_says_what_the_device_has() {
         let address = IpAddr::from([192, 0, 2, 2]);
         let agent = Agent::start(
-            "read hello && echo ok mlx5_9 flush && cat > /dev/null",
+            "read hello && echo ok mlx5_9 flush kernel=6.12.9 && cat > /dev/null",
             address,
+            None,
         );
         let agent = agent.unwrap();
         assert_eq!((agent.name(), agent.address()), ("mlx5_9", address));
         assert!(agent.can(Feature::Flush) && !agent.can(Feature::Own));
-        let gone = Agent::start("true", address).unwrap_err();
+        let device = agent.device();
+        assert_eq!((&*device.kernel, &*device.driver), ("6.12.9", ""));
+        let gone = Agent::start("true", address, None).unwrap_err();
         assert!(gone.0.starts_with("the agent ended"), "{gone}");
-        let unable = Agent::start("read hello && echo unable no device", address);
+        let unable = Agent::start("read hello && echo unable no device", address, None);
         assert_eq!(unable.unwrap_err(), Unable("no device".to_owned()));
+    }
+
+    #[test]
+    fn a_token_comes_before_the_greeting() {
+        let address = IpAddr::from([192, 0, 2, 2]);
+        let script = "read token && [ \"$token\" = 'token abc' ] && echo ok || echo unable wrong; \
+            read hello && echo ok mlx5_9 && cat > /dev/null";
+        assert!(Agent::start(script, address, Some("abc")).is_ok());
+        let refused = Agent::start(script, address, Some("abd")).unwrap_err();
+        assert_eq!(refused.0, "the agent refuses: wrong");
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::Bench;
+use crate::{
+    Bench,
+    rig::{Frame, Step},
+};
 
 /// The level of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// The specification requires the rule.
@@ -26,7 +29,7 @@ impl fmt::Display for Level {
 }
 
 /// The half of the peer that a case tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The rig sends requests, and the peer responds.
@@ -79,6 +82,8 @@ impl Feature {
 pub struct Case {
     /// The ID of the rule in the specification.
     pub rule: &'static str,
+    /// The IDs of further rules that demand a status of the case.
+    pub also: &'static [&'static str],
     /// The name of the case among those of the rule: lower case, words joined by hyphens.
     pub slug: &'static str,
     /// The level of the rule.
@@ -100,6 +105,7 @@ impl Case {
     ) -> Self {
         Self {
             rule,
+            also: &[],
             slug,
             level: Level::Must,
             role: Role::Responder,
@@ -127,6 +133,18 @@ impl Case {
             level: Level::Should,
             ..self
         }
+    }
+
+    /// Adds rules that demand a status of the case.
+    #[must_use]
+    pub const fn also(self, also: &'static [&'static str]) -> Self {
+        Self { also, ..self }
+    }
+
+    /// Returns the IDs of all rules of the case.
+    #[must_use]
+    pub fn rules(&self) -> Vec<&'static str> {
+        [&[self.rule], self.also].concat()
     }
 
     /// Restricts the case to peers with this feature.
@@ -194,7 +212,7 @@ pub fn equal<T: PartialEq + fmt::Debug>(actual: T, expected: T, what: &str) -> C
 }
 
 /// The outcome of a case.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The peer follows the rule.
     Passed,
@@ -203,7 +221,7 @@ pub enum Outcome {
         /// The reason of the failure.
         reason: String,
         /// All packets of the case.
-        transcript: String,
+        transcript: Vec<Step>,
     },
     /// The case was not run, for this reason.
     Skipped(String),
@@ -218,4 +236,8 @@ pub struct CaseRun {
     pub outcome: Outcome,
     /// The duration of the case.
     pub duration: Duration,
+    /// The packets as they were on the wire.
+    pub frames: Vec<Frame>,
+    /// The peer was lost during the case.
+    pub is_lost: bool,
 }

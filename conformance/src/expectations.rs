@@ -1,10 +1,26 @@
 //! Known deviations of a peer: the cases that fail or must not be run, and the reasons.
+//!
+//! A file may tell the driver that it is about, and the first version of the kernel. The suite uses
+//! the files that are about its peer, and those of later kernels override those of earlier ones.
 
-use std::{error::Error, fmt};
+use std::{cmp::Ordering, error::Error, fmt};
 
 use serde::Deserialize;
 
-use crate::Case;
+use crate::{Case, report::Device, suite};
+
+/// The files that the suite brings along.
+const BUILT_IN: [(&str, &str); 3] = [
+    (
+        "rocade-verbs.toml",
+        include_str!("../expectations/rocade-verbs.toml"),
+    ),
+    ("rxe.toml", include_str!("../expectations/rxe.toml")),
+    (
+        "rxe-6.12.toml",
+        include_str!("../expectations/rxe-6.12.toml"),
+    ),
+];
 
 /// The expected outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,10 +64,22 @@ impl Deviation {
     }
 }
 
+/// The devices that a file is about.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+struct Scope {
+    /// The name of the driver in the kernel.
+    driver: Option<String>,
+    /// The first version of the kernel.
+    kernel: Option<String>,
+}
+
 /// The contents of `expectations/<peer>.toml`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Expectations {
+    #[serde(default)]
+    peer: Scope,
     #[serde(default)]
     deviation: Vec<Deviation>,
     #[serde(skip)]
@@ -78,10 +106,50 @@ impl Expectations {
     #[must_use]
     pub const fn unknown() -> Self {
         Self {
+            peer: Scope {
+                driver: None,
+                kernel: None,
+            },
             deviation: Vec::new(),
             is_unknown: true,
             base: None,
         }
+    }
+
+    /// Returns the built-in files about a device, in the order in which they apply, with their
+    /// names.
+    #[must_use]
+    pub fn built_in(device: &Device) -> Vec<(&'static str, Self)> {
+        let cases = suite::all();
+        let parsed = BUILT_IN.iter().filter_map(|&(name, text)| {
+            // A test parses all of them.
+            let these = Self::parse(text, &cases).ok()?;
+            let is_named = !device.driver.is_empty() && these.peer.driver.is_some();
+            (is_named && these.is_about(device)).then_some((name, these))
+        });
+        let mut files: Vec<_> = parsed.collect();
+        files.sort_by(|(_, a), (_, b)| a.order(b));
+        files
+    }
+
+    /// Returns true unless the file is about another driver or only later kernels.
+    #[must_use]
+    pub fn is_about(&self, device: &Device) -> bool {
+        let Scope { driver, kernel } = &self.peer;
+        let is_driver = driver
+            .as_ref()
+            .is_none_or(|driver| device.driver.is_empty() || *driver == device.driver);
+        let is_kernel = kernel.as_ref().is_none_or(|kernel| {
+            device.kernel.is_empty() || version(kernel) <= version(&device.kernel)
+        });
+        is_driver && is_kernel
+    }
+
+    /// Compares the kernels of two files.
+    #[must_use]
+    pub fn order(&self, other: &Self) -> Ordering {
+        let [own, others] = [self, other].map(|file| file.peer.kernel.as_deref().map(version));
+        own.cmp(&others)
     }
 
     /// Uses the expectations of `base` for the cases that have no entry here.
@@ -142,9 +210,62 @@ impl Expectations {
     }
 }
 
+/// Returns major and minor number of a kernel version.
+fn version(text: &str) -> [u32; 2] {
+    let mut numbers = text
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|number| number.parse().unwrap_or(0));
+    [0; 2].map(|_: u32| numbers.next().unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn device(driver: &str, kernel: &str) -> Device {
+        Device {
+            driver: driver.to_owned(),
+            kernel: kernel.to_owned(),
+            ..Device::default()
+        }
+    }
+
+    #[test]
+    fn the_kernel_chooses_the_files() {
+        let names = |driver, kernel| {
+            let files = Expectations::built_in(&device(driver, kernel));
+            files.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        assert_eq!(names("rxe", "6.1.0-18-amd64"), ["rxe.toml"]);
+        assert_eq!(names("rxe", "6.9.3"), ["rxe.toml"]);
+        assert_eq!(names("rxe", "6.12.9"), ["rxe.toml", "rxe-6.12.toml"]);
+        assert_eq!(names("rxe", "7.0"), ["rxe.toml", "rxe-6.12.toml"]);
+        assert_eq!(names("rxe", "5.15.0"), [""; 0]);
+        assert_eq!(names("rocade", "5.15.0"), ["rocade-verbs.toml"]);
+        assert_eq!(names("mlx5_core", "6.12.9"), [""; 0]);
+        assert_eq!(names("", ""), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_without_a_scope_is_about_any_device() {
+        let any = Expectations::default();
+        assert!(any.is_about(&device("mlx5_core", "6.1")));
+        let text = "[peer]\ndriver = 'rxe'\nkernel = '6.12'\n";
+        let newer = Expectations::parse(text, &[]).unwrap();
+        assert!(!newer.is_about(&device("rxe", "6.1")));
+        assert!(!newer.is_about(&device("siw", "6.12")));
+        // An agent that does not know its kernel.
+        assert!(newer.is_about(&device("", "")));
+        assert_eq!(any.order(&newer), Ordering::Less);
+    }
+
+    #[test]
+    fn the_built_in_files_are_right() {
+        for (name, text) in BUILT_IN {
+            let parsed = Expectations::parse(text, &suite::all());
+            assert!(parsed.is_ok(), "{name}: {parsed:?}");
+        }
+    }
 
     const CASES: [Case; 2] = [
         Case::responder("A-1", "x", |_| Ok(())),

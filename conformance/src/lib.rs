@@ -13,7 +13,8 @@
 //! | selecting and running them | [`runner`] |
 //! | a device with verbs, driven by a program in C on its machine | [`agent`] |
 //! | known deviations of a peer | [`expectations`] |
-//! | results as text and JSON | [`report`] |
+//! | what the rules say | [`rules`] |
+//! | results as text, JSON, JUnit XML and HTML | [`report`] |
 //!
 //! Adding a case: write a function in the file of its area, and add it to the `CASES` of that file.
 //! Adding a device: implement [`Peer`] and write `expectations/<name>.toml`.
@@ -32,6 +33,7 @@ pub mod packet;
 pub mod peer;
 pub mod report;
 pub mod rig;
+pub mod rules;
 pub mod runner;
 pub mod suite;
 
@@ -43,4 +45,4 @@ pub use packet::PacketBuilder;
 pub use peer::{Peer, PeerQp, QpSpec};
 pub use report::Report;
 pub use rig::Rig;
-pub use runner::{Selection, run};
+pub use runner::{Selection, run, run_one};

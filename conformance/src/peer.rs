@@ -9,7 +9,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use crate::case::Feature;
+use crate::{case::Feature, report::Device};
 use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, Rkey, RnrTimer, Service};
 
 /// Returns the RNR timer with this code.
@@ -181,6 +181,8 @@ pub struct QpSpec {
     pub ready_to_send: bool,
     /// The memory to register.
     pub regions: Vec<RegionSpec>,
+    /// The number of entries of the completion queue. The device may have more.
+    pub cq_depth: u32,
     /// The receive queue.
     pub receives_from: ReceivesFrom,
     /// The receives to post before the first packet arrives. Their IDs are 0, 1, 2, …
@@ -219,6 +221,7 @@ impl Default for QpSpec {
             rnr_retry: 3,
             ready_to_send: true,
             regions: vec![RegionSpec::new(4096)],
+            cq_depth: 256,
             receives_from: ReceivesFrom::Own,
             receives: Vec::new(),
         }
@@ -486,6 +489,20 @@ pub trait Peer {
 
     /// Returns the address.
     fn address(&self) -> IpAddr;
+
+    /// Returns what is known about the device.
+    fn device(&self) -> Device {
+        Device {
+            address: self.address().to_string(),
+            suite: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Device::default()
+        }
+    }
+
+    /// Returns the reason why the peer can no longer be used, if there is one.
+    fn lost(&self) -> Option<String> {
+        None
+    }
 
     /// Returns true if the peer has the feature. Cases that need a missing feature are skipped.
     ///

@@ -3,6 +3,7 @@
 //! The rig records every packet of the peer. It checks what applies to any packet of a requester or
 //! responder: ICRC, reserved bits, pad and lengths.
 
+mod capture;
 mod hygiene;
 mod sys;
 mod transcript;
@@ -24,7 +25,9 @@ use crate::{
     PacketBuilder,
     case::{CaseError, CaseResult, fail},
 };
+pub use capture::capture;
 use transcript::Transcript;
+pub use transcript::{Frame, Origin, Step};
 
 /// The largest UDP payload.
 const MAX_DATAGRAM: usize = 65_536;
@@ -59,6 +62,7 @@ pub enum Via {
 #[derive(Debug)]
 struct Sender {
     socket: UdpSocket,
+    local: SocketAddr,
     flow: IcrcFlow,
 }
 
@@ -66,9 +70,14 @@ impl Sender {
     fn bind(local: SocketAddr, peer: IpAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(local)?;
         sys::prepare(&socket)?;
-        let flow = IcrcFlow::new(local.ip(), peer, socket.local_addr()?.port())
-            .ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { socket, flow })
+        let local = socket.local_addr()?;
+        let flow =
+            IcrcFlow::new(local.ip(), peer, local.port()).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self {
+            socket,
+            local,
+            flow,
+        })
     }
 }
 
@@ -111,7 +120,7 @@ impl Rig {
             next_qpn: Cell::new(Self::FIRST_QPN),
             services: RefCell::default(),
             inbox: RefCell::default(),
-            transcript: RefCell::new(Transcript::new()),
+            transcript: RefCell::new(Transcript::new(Instant::now())),
         })
     }
 
@@ -124,8 +133,7 @@ impl Rig {
     /// Returns the other address, if there is one.
     #[must_use]
     pub fn third_host(&self) -> Option<IpAddr> {
-        let sender = self.third_host.as_ref()?;
-        sender.socket.local_addr().ok().map(|address| address.ip())
+        self.third_host.as_ref().map(|sender| sender.local.ip())
     }
 
     /// Returns an unused QP number.
@@ -158,8 +166,9 @@ impl Rig {
         if let Some(remark) = packet.remark() {
             transcript.note(remark);
         }
-        transcript.sent(&bytes);
-        match sender.socket.send_to(&bytes, (self.peer, ROCE_UDP_PORT)) {
+        let to = SocketAddr::new(self.peer, ROCE_UDP_PORT);
+        transcript.sent(sender.local, to, &bytes);
+        match sender.socket.send_to(&bytes, to) {
             Ok(_) => Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(CaseError::Skipped(
                 "the packet is longer than the network takes".to_owned(),
@@ -228,7 +237,9 @@ impl Rig {
             self.note(note);
             return Ok(());
         }
-        self.transcript.borrow_mut().received(bytes);
+        let source = SocketAddr::new(source.ip().to_canonical(), source.port());
+        let here = self.main.local;
+        self.transcript.borrow_mut().received(source, here, bytes);
         let packet = Packet::parse(bytes)
             .map_err(|error| CaseError::Failed(format!("the peer sent no packet: {error}")))?;
         //= ICRC-02
@@ -272,12 +283,18 @@ impl Rig {
     /// Starts a new transcript and discards unread packets.
     pub fn clear(&self) {
         self.inbox.borrow_mut().clear();
-        *self.transcript.borrow_mut() = Transcript::new();
+        *self.transcript.borrow_mut() = Transcript::new(Instant::now());
     }
 
-    /// Returns the packets since [`Rig::clear`] as a ladder.
+    /// Returns the packets and notes since [`Rig::clear`].
     #[must_use]
-    pub fn transcript(&self) -> String {
-        self.transcript.borrow().to_string()
+    pub fn transcript(&self) -> Vec<Step> {
+        self.transcript.borrow().steps()
+    }
+
+    /// Returns the packets since [`Rig::clear`] as they were on the wire.
+    #[must_use]
+    pub fn frames(&self) -> Vec<Frame> {
+        self.transcript.borrow().frames()
     }
 }

@@ -122,6 +122,13 @@ pub fn all() -> Vec<Case> {
     AREAS.iter().flat_map(|area| area.cases).copied().collect()
 }
 
+/// Returns the area of the case with this name, or `other` if there is no such case.
+#[must_use]
+pub fn area_of(name: &str) -> &'static str {
+    let has = |area: &&Area| area.cases.iter().any(|case| case.name() == name);
+    AREAS.iter().find(has).map_or("other", |area| area.name)
+}
+
 /// Returns distinct bytes, so that a misplaced segment is noticed.
 fn pattern(len: usize) -> Vec<u8> {
     (1..=251).cycle().take(len).collect()

@@ -22,13 +22,18 @@ pub fn conformance_agent(rig: &Rig) -> Result<PathBuf, Reason> {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         return Err(Reason::Package("libibverbs-dev".to_owned()));
     }
+    if !Path::new("/usr/include/rdma/rdma_cma.h").exists() {
+        return Err(Reason::Package("librdmacm-dev".to_owned()));
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let agent = rig.dir().join("conformance-agent");
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&agent)
-        .arg(root.join("../conformance/agent/agent.c"))
-        .arg("-libverbs");
+        .args(
+            ["agent.c", "serve.c", "cm.c"].map(|file| root.join("../conformance/agent").join(file)),
+        )
+        .args(["-lrdmacm", "-libverbs"]);
     assert!(gcc.status().is_ok_and(|status| status.success()), "gcc");
     Ok(agent)
 }

@@ -294,7 +294,7 @@ impl RocadeQp {
             .iter()
             .map(|region| Memory::new(if region.foreign_pd { &foreign_pd } else { &pd }, *region))
             .collect::<Result<Vec<_>, _>>()?;
-        let cq = context.create_cq(256, None, 0, 0)?;
+        let cq = context.create_cq(spec.cq_depth, None, 0, 0)?;
         let cap = QpCap {
             max_send_wr: 64,
             max_recv_wr: 64,
@@ -439,7 +439,8 @@ impl RocadeQp {
         let mr = &self.regions[buffer.region].mr;
         let lkey = mr.lkey().get();
         Sge {
-            addr: mr.addr() + buffer.offset as u64,
+            // Some cases use addresses outside of the region.
+            addr: mr.addr().wrapping_add(buffer.offset as u64),
             len: buffer.len,
             lkey: Lkey::new(if buffer.bad_key {
                 lkey ^ 0x00ff_0001
@@ -562,7 +563,7 @@ impl PeerQp for RocadeQp {
                 SendOp::Bind(Bind {
                     rkey: bind.rkey,
                     lkey: mr.lkey(),
-                    va: mr.iova() + bind.offset as u64,
+                    va: mr.iova().wrapping_add(bind.offset as u64),
                     len: bind.len as u64,
                     access,
                 })

@@ -41,7 +41,7 @@ impl Drop for ThirdHost<'_> {
     }
 }
 
-/// The name of the agent's job in the guest.
+/// The name of the agent's job in the guest, and its token.
 const AGENT: &str = "conformance-agent";
 
 /// Runs the suite against a guest to its end. `agent` contains further options of the agent.
@@ -64,6 +64,8 @@ fn suite(
         &listen,
         "-a",
         RxeGuest::ADDRESS,
+        "-t",
+        AGENT,
     ];
     words.extend(agent);
     guest.spawn(AGENT, Some(port), &words);
@@ -73,6 +75,7 @@ fn suite(
     let at = format!("{}:{port}", RxeGuest::ADDRESS);
     let mut arguments = vec!["--local", "192.168.77.1", "--peer", RxeGuest::ADDRESS];
     arguments.extend(["--third-host", ThirdHost::ADDRESS, "--connect", &at]);
+    arguments.extend(["--token", AGENT]);
     arguments.extend(options);
     let suite = start_conformance(rig, expectations, &arguments);
     let finished = suite.finish(LONG);
