@@ -306,6 +306,27 @@ impl<'b> Conn<'b> {
         equal(event, expected, "asynchronous event")
     }
 
+    /// Fails unless this is one of the events, and there is only one like it. Skips the case if
+    /// there is no event, but `all` completions.
+    ///
+    /// # Errors
+    /// Other events, or none.
+    pub(crate) fn expect_event_of(&self, expected: Event, all: u64) -> CaseResult {
+        self.bench.settle()?;
+        let events = std::iter::from_fn(|| self.link.qp.poll_event());
+        let events: Vec<_> = events.collect();
+        if events.is_empty() {
+            let completions = std::iter::from_fn(|| self.link.qp.poll_completion());
+            if completions.count() as u64 == all {
+                let why = "the completion queue has more entries than were asked for";
+                return Err(CaseError::Skipped(why.to_owned()));
+            }
+            return fail("completions were lost without an event");
+        }
+        let count = events.iter().filter(|event| **event == expected).count();
+        equal(count, 1, &format!("{expected:?} in {events:?}"))
+    }
+
     /// Waits until the peer has processed everything sent, and fails if the queue pair has an
     /// asynchronous event.
     ///

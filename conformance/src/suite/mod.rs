@@ -8,6 +8,9 @@ mod errors;
 mod extended;
 mod failures;
 mod flush;
+mod hostile_application;
+mod hostile_peer;
+mod hostile_responses;
 mod initiator;
 mod manager;
 mod messages;
@@ -113,6 +116,30 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "migration",
         cases: migration::CASES,
+    },
+    Area {
+        name: "hostile_packets",
+        cases: hostile_peer::packets::CASES,
+    },
+    Area {
+        name: "hostile_ranges",
+        cases: hostile_peer::ranges::CASES,
+    },
+    Area {
+        name: "hostile_rights",
+        cases: hostile_peer::rights::CASES,
+    },
+    Area {
+        name: "hostile_errors",
+        cases: hostile_peer::after_errors::CASES,
+    },
+    Area {
+        name: "hostile_responses",
+        cases: hostile_responses::CASES,
+    },
+    Area {
+        name: "hostile_application",
+        cases: hostile_application::CASES,
     },
 ];
 

@@ -130,4 +130,10 @@ areas! {
     dynamic 18
     dynamic_initiator 13
     migration 7
+    hostile_packets 29
+    hostile_ranges 32
+    hostile_rights 40
+    hostile_errors 17
+    hostile_responses 37
+    hostile_application 35
 }
