@@ -4,7 +4,7 @@
  * of any rdma-core:
  *
  * 	cc -O2 -o agent agent.c serve.c cm.c -lrdmacm -libverbs
- * 	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-l TCP_PORT [-a ADDRESS]] [-t TOKEN]
+ * 	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-t TOKEN] [-l TCP_PORT [-a ADDR]]
  *
  * It reads orders from standard input and writes the answers to standard output. With -l, it uses
  * the first connection to that TCP port of 127.0.0.1, or of the address in -a (:: stands for all),
@@ -33,7 +33,7 @@
 #include <unistd.h>
 
 enum { FEATURES = 5, ENDS = 256, REGIONS = 8, REGION_LEN = 1 << 30 };
-enum { WINDOWS = 16, DEPTH = 64, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
+enum { WINDOWS = 16, GROUPS = 4, DEPTH = 64, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
 /* Access rights in the suite's notation. */
 enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8 };
 /* Constants that headers of older rdma-cores lack. */
@@ -59,8 +59,10 @@ struct end {
 	struct ibv_ah *ah;
 	struct ibv_mw *windows[WINDOWS];
 	struct region regions[REGIONS];
+	union ibv_gid groups[GROUPS];
 	uint32_t rig_qpn;
-	int window_count;
+	/* The socket that joins the groups at the IP level, as rdma_join_multicast does. */
+	int window_count, group_count, group_socket;
 };
 
 static const char *device_name, *told_features[FEATURES];
@@ -219,6 +221,10 @@ static void destroy(struct end *end)
 	/* rxe keeps a queue pair until the windows bound to it are deallocated. */
 	for (int i = 0; i < end->window_count; i++)
 		ibv_dealloc_mw(end->windows[i]);
+	for (int i = 0; end->qp && i < end->group_count; i++)
+		ibv_detach_mcast(end->qp, &end->groups[i], 0);
+	if (end->group_socket > 0)
+		close(end->group_socket);
 	if (end->qp)
 		ibv_destroy_qp(end->qp);
 	for (int i = 0; i < REGIONS; i++) {
@@ -431,8 +437,8 @@ static const char *build(struct end *end, int *regions)
 }
 
 /* `open SERVICE FROM RIG_ADDRESS RIG_QPN RQ_PSN SQ_PSN MTU RIGHTS DEST_RD_ATOMIC RD_ATOMIC
- * MIN_RNR_TIMER TIMEOUT RETRY_CNT
- * RNR_RETRY RTS CQ_DEPTH  REGIONS {LEN RIGHTS FOREIGN BINDABLE}  RECEIVES {REGION OFFSET LEN BAD_KEY}` */
+ * MIN_RNR_TIMER TIMEOUT RETRY_CNT RNR_RETRY RTS CQ_DEPTH
+ * REGIONS {LEN RIGHTS FOREIGN BINDABLE}  RECEIVES {REGION OFFSET LEN BAD_KEY}` */
 static int open_end(void)
 {
 	int handle = 0, regions = 0;
@@ -614,6 +620,40 @@ static int rearm(struct end *end)
 	return errno ? unable("path migration") : answer("ok");
 }
 
+/* Notes each attached group once, because it is detached once. */
+static void remember(struct end *end, const union ibv_gid *group, int is_leave)
+{
+	int at = 0;
+	while (at < end->group_count && memcmp(&end->groups[at], group, sizeof *group))
+		at++;
+	if (is_leave && at < end->group_count)
+		end->groups[at] = end->groups[--end->group_count];
+	else if (!is_leave && at == end->group_count)
+		end->groups[end->group_count++] = *group;
+}
+
+/* join HANDLE GROUP, leave HANDLE GROUP */
+static int join(struct end *end, int is_leave)
+{
+	union ibv_gid group;
+	struct ip_mreq membership;
+	const char *address = word();
+	gid_of(address, &group);
+	if (!end->qp || end->group_count == GROUPS)
+		return answer("unable no such queue pair, or too many groups");
+	errno = is_leave ? ibv_detach_mcast(end->qp, &group, 0) : ibv_attach_mcast(end->qp, &group, 0);
+	if (errno)
+		return unable(is_leave ? "ibv_detach_mcast" : "ibv_attach_mcast");
+	remember(end, &group, is_leave);
+	if (!is_leave && inet_pton(AF_INET, address, &membership.imr_multiaddr) == 1 &&
+	    inet_pton(AF_INET, device_address, &membership.imr_interface) == 1) {
+		if (!end->group_socket)
+			end->group_socket = socket(AF_INET, SOCK_DGRAM, 0);
+		setsockopt(end->group_socket, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership);
+	}
+	return answer("ok");
+}
+
 static int destroy_qp(struct end *end)
 {
 	if (!end->qp || (errno = ibv_destroy_qp(end->qp)))
@@ -668,6 +708,8 @@ static int obey(char *line)
 	       is(order, "deregister") ? deregister(end) :
 	       is(order, "window")     ? window(end) :
 	       is(order, "rearm")      ? rearm(end) :
+	       is(order, "join")       ? join(end, 0) :
+	       is(order, "leave")      ? join(end, 1) :
 	       is(order, "destroy")    ? destroy_qp(end) :
 					 answer("unable to %s", order);
 }

@@ -19,7 +19,8 @@ int is(const char *a, const char *b);
 /* Executes an order of the connection manager, whose name begins with "cm-". */
 int manage(const char *order, const char *device_address);
 
-/* Sets the token that the first order must state. Makes one up if there is none and `must_exist`. */
+/* Sets the token that the first order must state. Makes one up if none is given and one must
+ * exist. */
 int choose_token(const char *given, int must_exist);
 /* Returns true if the agent wants a token. */
 int wants_token(void);

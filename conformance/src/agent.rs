@@ -459,6 +459,14 @@ impl PeerQp for AgentQp {
         self.order("rearm", &to.to_string()).map(drop)
     }
 
+    fn join(&self, group: IpAddr) -> Result<(), Unable> {
+        self.order("join", &group.to_string()).map(drop)
+    }
+
+    fn leave(&self, group: IpAddr) -> Result<(), Unable> {
+        self.order("leave", &group.to_string()).map(drop)
+    }
+
     fn destroy(&self) -> Result<(), Unable> {
         self.order("destroy", "").map(drop)
     }

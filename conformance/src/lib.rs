@@ -21,9 +21,8 @@
 //!
 //! # Limits
 //!
-//! IPv6 addresses are possible but have no cases of their own. An unprivileged socket does not
-//! return the IPv4 header of a received packet. So the suite infers the Identification from the
-//! ICRC, and does not check TTL and flags.
+//! An unprivileged socket does not return the IPv4 header of a received packet. So the suite infers
+//! the Identification from the ICRC, and does not check TTL and flags.
 
 pub mod agent;
 pub mod bench;

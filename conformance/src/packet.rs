@@ -1,5 +1,7 @@
 //! Builds packets to send. They are valid unless a method makes them invalid.
 
+use std::net::Ipv4Addr;
+
 use rocade_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Headers, ImmDt, MAX_HEADERS_LEN, Msn, Opcode, Psn, Qpn,
     Reth, Rkey, Syndrome, icrc::IcrcFlow,
@@ -17,6 +19,7 @@ pub struct PacketBuilder {
     is_covered_twice: bool,
     cut: Option<usize>,
     pub(crate) via: Via,
+    pub(crate) group: Option<Ipv4Addr>,
 }
 
 impl PacketBuilder {
@@ -31,6 +34,7 @@ impl PacketBuilder {
             is_covered_twice: false,
             cut: None,
             via: Via::Main,
+            group: None,
         }
     }
 
@@ -142,6 +146,13 @@ impl PacketBuilder {
         self
     }
 
+    /// Sends the packet to a multicast group instead of the peer's address.
+    #[must_use]
+    pub const fn to_group(mut self, group: Ipv4Addr) -> Self {
+        self.group = Some(group);
+        self
+    }
+
     /// Returns the bytes from the BTH to the ICRC.
     #[must_use]
     pub fn emit(&self, flow: &IcrcFlow) -> Vec<u8> {
@@ -181,6 +192,9 @@ impl PacketBuilder {
         }
         if self.via != Via::Main {
             remarks.push(format!("via {:?}", self.via));
+        }
+        if let Some(group) = self.group {
+            remarks.push(format!("to {group}"));
         }
         (!remarks.is_empty()).then(|| format!("next packet: {}", remarks.join(", ")))
     }

@@ -640,6 +640,24 @@ pub trait PeerQp {
         Err(Unable("no path migration".to_owned()))
     }
 
+    /// Attaches a UD queue pair to a multicast group, and joins the group at the IP level.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn join(&self, group: IpAddr) -> Result<(), Unable> {
+        let _ = group;
+        Err(Unable("no multicast".to_owned()))
+    }
+
+    /// Detaches a queue pair from a multicast group.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn leave(&self, group: IpAddr) -> Result<(), Unable> {
+        let _ = group;
+        Err(Unable("no multicast".to_owned()))
+    }
+
     /// Destroys the queue pair, but keeps its memory and completions.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
 //! A connection of a case, and the events at the peer's end.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use rocade_wire::{Mtu, Opcode, Operation, Psn, Qpn, Rkey, Service};
 
@@ -216,6 +219,24 @@ impl<'b> Conn<'b> {
             })?;
         self.note(&format!("peer rearms, with the path to {to}"));
         self.link.qp.rearm(to).map_err(skip)
+    }
+
+    /// Attaches the peer's queue pair to a multicast group.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn join(&self, group: IpAddr) -> CaseResult {
+        self.note(&format!("peer joins {group}"));
+        self.link.qp.join(group).map_err(skip)
+    }
+
+    /// Detaches the peer's queue pair from a multicast group.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn leave(&self, group: IpAddr) -> CaseResult {
+        self.note(&format!("peer leaves {group}"));
+        self.link.qp.leave(group).map_err(skip)
     }
 
     /// Destroys the peer's queue pair, but not its other resources.

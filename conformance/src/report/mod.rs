@@ -186,7 +186,7 @@ impl CaseResultEntry {
     }
 }
 
-/// What is known about the device.
+/// Facts about the device.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Device {
     /// The address.
@@ -208,7 +208,7 @@ pub struct Device {
 pub struct Report {
     /// The peer's name.
     pub peer: String,
-    /// What is known about the device.
+    /// Facts about the device.
     #[serde(default)]
     pub device: Device,
     /// The cases, in the order in which they were run.

@@ -12,7 +12,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, HashMap, VecDeque},
     io,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -161,12 +161,16 @@ impl Rig {
                 CaseError::Skipped("the rig has only one address here".to_owned())
             })?,
         };
-        let bytes = packet.emit(&sender.flow);
+        let (flow, host) = match packet.group {
+            Some(group) => (self.flow_to(group)?, group.into()),
+            None => (sender.flow.clone(), self.peer),
+        };
+        let bytes = packet.emit(&flow);
         let mut transcript = self.transcript.borrow_mut();
         if let Some(remark) = packet.remark() {
             transcript.note(remark);
         }
-        let to = SocketAddr::new(self.peer, ROCE_UDP_PORT);
+        let to = SocketAddr::new(host, ROCE_UDP_PORT);
         transcript.sent(sender.local, to, &bytes);
         match sender.socket.send_to(&bytes, to) {
             Ok(_) => Ok(()),
@@ -175,6 +179,12 @@ impl Rig {
             )),
             Err(error) => fail(format!("failed to send: {error}")),
         }
+    }
+
+    /// Returns the part of the ICRC that depends on the addresses of a packet to a group.
+    fn flow_to(&self, group: Ipv4Addr) -> CaseResult<IcrcFlow> {
+        let flow = IcrcFlow::new(self.local, group.into(), ROCE_UDP_PORT);
+        flow.ok_or_else(|| CaseError::Skipped("the rig has no IPv4 address".to_owned()))
     }
 
     /// Returns the next packet for a queue pair of the rig, or `None` at the deadline.

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::UdpSocket,
+    net::{IpAddr, UdpSocket},
     os::fd::{AsFd, AsRawFd},
 };
 
@@ -28,17 +28,20 @@ fn set(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Resul
     }
 }
 
-/// Sets DF, so that sent IPv4 packets have Identification 0, which the ICRC covers. Also accepts
-/// IPv6 packets without a UDP checksum.
+/// Sets DF, so that sent IPv4 packets have Identification 0, which the ICRC covers. Sends to groups
+/// by the interface of the local address. Also accepts IPv6 packets without a UDP checksum.
 //= ENC-06 ENC-07
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
-    if socket.local_addr()?.is_ipv4() {
+    if let IpAddr::V4(local) = socket.local_addr()?.ip() {
         set(
             socket,
             libc::IPPROTO_IP,
             libc::IP_MTU_DISCOVER,
             libc::IP_PMTUDISC_DO,
-        )
+        )?;
+        // The value is an in_addr, which has the size of an int.
+        let interface = c_int::from_ne_bytes(local.octets());
+        set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, interface)
     } else {
         set(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)
     }

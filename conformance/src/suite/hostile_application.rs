@@ -288,7 +288,7 @@ fn local_error(bench: &Bench<'_>, service: Service, op: WorkOp) -> CaseResult {
     conn.expect_silence()
 }
 
-/// Whatever the program is told, no packet is sent.
+/// Checks that no packet is sent, whatever the program is told.
 //= UD-02 type=test
 fn long_datagram(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec {
@@ -400,7 +400,7 @@ fn fill(post: impl Fn(u64) -> CaseResult) -> CaseResult<u64> {
     ))
 }
 
-/// What was posted before is executed, and a request fits again.
+/// Checks that earlier requests are executed, and that a request fits again afterwards.
 //= PST-09 type=test
 fn send_queue_full(bench: &Bench<'_>) -> CaseResult {
     let conn = connect(bench, QpSpec::default())?;

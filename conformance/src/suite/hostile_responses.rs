@@ -1,5 +1,5 @@
-//! A peer that answers what it must not: READ responses of wrong lengths, responses that nobody
-//! asked for, and broken packets. The device drops them or fails the request, and writes nothing
+//! A peer that answers what it must not: READ responses of wrong lengths, responses without a
+//! request, and broken packets. The device drops them or fails the request, and writes nothing
 //! past the end of its buffer.
 
 use rocade_wire::{Msn, NakCode, Operation, Pkey, Syndrome};
@@ -57,10 +57,10 @@ pub(super) const CASES: &[Case] = &[
     wrong("read-response-to-an-atomic", |b| {
         unexpected(b, ADD, Operation::FetchAdd)
     }),
-    Case::requester("RC-REQ-01", "read-response-that-nobody-asked-for", |b| {
+    Case::requester("RC-REQ-01", "read-response-without-a-request", |b| {
         unsolicited(b, |c| read_response(c, 0))
     }),
-    Case::requester("RC-REQ-01", "atomic-response-that-nobody-asked-for", |b| {
+    Case::requester("RC-REQ-01", "atomic-response-without-a-request", |b| {
         unsolicited(b, |c| atomic_response(c, 0))
     }),
     Case::requester("RC-REQ-01", "nak-of-nothing", |b| {

@@ -15,6 +15,7 @@ mod initiator;
 mod manager;
 mod messages;
 mod migration;
+mod multicast;
 mod packets;
 mod requester;
 mod resources;
@@ -116,6 +117,10 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "migration",
         cases: migration::CASES,
+    },
+    Area {
+        name: "multicast",
+        cases: multicast::CASES,
     },
     Area {
         name: "hostile_packets",

@@ -130,6 +130,7 @@ areas! {
     dynamic 18
     dynamic_initiator 13
     migration 7
+    multicast 13
     hostile_packets 29
     hostile_ranges 32
     hostile_rights 40

@@ -271,12 +271,17 @@ struct RocadeQp {
     windows: RefCell<Vec<Mw>>,
     keys: RefCell<Vec<Mr>>,
     regions: Vec<Memory>,
+    groups: RefCell<Vec<IpAddr>>,
     /// The destination of datagrams and of a DC initiator's requests.
     rig: Option<(Ah, Qpn)>,
 }
 
 impl Drop for RocadeQp {
     fn drop(&mut self) {
+        for group in self.groups.take() {
+            // A group that was joined twice is left at the first time.
+            let _left = self.qp.detach_mcast(Gid::from_ip(group));
+        }
         // An error means that the case has already destroyed it.
         let _ended = self.qp.destroy();
     }
@@ -364,6 +369,7 @@ impl RocadeQp {
             windows: RefCell::default(),
             keys: RefCell::default(),
             regions,
+            groups: RefCell::default(),
             rig,
         };
         if spec.service == Service::Dc {
@@ -541,6 +547,16 @@ impl PeerQp for RocadeQp {
         };
         let mask = QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE;
         self.qp.modify(&attr, mask).map_err(unable)
+    }
+
+    fn join(&self, group: IpAddr) -> Result<(), Unable> {
+        self.groups.borrow_mut().push(group);
+        self.qp.attach_mcast(Gid::from_ip(group)).map_err(unable)
+    }
+
+    fn leave(&self, group: IpAddr) -> Result<(), Unable> {
+        self.groups.borrow_mut().retain(|joined| *joined != group);
+        self.qp.detach_mcast(Gid::from_ip(group)).map_err(unable)
     }
 
     fn destroy(&self) -> Result<(), Unable> {

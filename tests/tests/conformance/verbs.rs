@@ -106,6 +106,8 @@ fn a_run_that_lost_its_agent_is_resumed() {
             .contains("The run ended early")
     );
 
+    let before = rig.dir().join("before.json");
+    fs::copy(out.join("results.json"), &before).unwrap();
     let resumed = [&options[..], &["--resume"]].concat();
     let output = run(&rig, HOSTS, &agent, &resumed).expect_failure();
     let second = results(&out);

@@ -163,8 +163,8 @@ fn destroyed(bench: &Bench<'_>, kind: Kind) -> CaseResult {
 /// Length of a READ with as many responses as the socket of the rig surely holds: 128.
 const LONG: u32 = 1 << 15;
 
-/// The region is deregistered while the READ is answered. Whether the device is done by then or
-/// not, its responses have consecutive PSNs, and a NAK has the PSN of the response that it replaces.
+/// The region is deregistered while the READ is answered. The device may be done by then. Its
+/// responses have consecutive PSNs, and a NAK has the PSN of the response that it replaces.
 //= RC-RSP-22 MR-14 type=test
 fn read_fails_midway(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec {

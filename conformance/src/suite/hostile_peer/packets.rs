@@ -104,7 +104,7 @@ fn opcode(bench: &Bench<'_>, code: u8) -> CaseResult {
     untouched(&conn)
 }
 
-/// The ICRC is right, but nobody has the number.
+/// The ICRC is right, but no queue pair of this service has the number.
 //= BTH-10 BTH-15 type=test
 fn to_number(bench: &Bench<'_>, qpn: Qpn, code: u8) -> CaseResult {
     let conn = bench.connect(spec(Rights::ALL))?;

@@ -1,0 +1,181 @@
+//! Multicast groups of UD queue pairs. The rig sends to IPv4 groups.
+//!
+//! The device may receive packets to groups at another place than others, so a packet that must be
+//! dropped is followed by one to the same group that must arrive.
+
+use std::net::Ipv4Addr;
+
+use rocade_wire::{Opcode, Operation, Qkey, Qpn, Service};
+
+use crate::{
+    Bench, Case, CaseError, CaseResult, Conn, PacketBuilder, QpSpec,
+    case::equal,
+    peer::{Buffer, QKEY, Status},
+};
+
+pub(super) const CASES: &[Case] = &[
+    Case::responder("MC-03", "a-member-gets-its-copy", one),
+    Case::responder("MC-03", "immediate-data", immediate),
+    Case::responder("MC-03", "each-member-gets-a-copy", each),
+    Case::responder("MC-03", "another-q-key", |b| {
+        dropped(b, |packet| {
+            packet.edit(|headers| {
+                if let Some(deth) = &mut headers.deth {
+                    deth.qkey = Qkey::new(QKEY ^ 1);
+                }
+            })
+        })
+    })
+    .also(&["UD-05"]),
+    Case::responder("MC-03", "another-group", other_group),
+    Case::responder("MC-03", "unknown-opcode", |b| other_opcode(b, 0xff)).also(&["BTH-15"]),
+    Case::responder("MC-03", "reserved-datagram", |b| other_opcode(b, 0x7f)).also(&["BTH-15"]),
+    Case::responder("MC-03", "rc-send", |b| other_opcode(b, 0x04)).also(&["BTH-15"]),
+    Case::responder("MC-03", "rc-read", |b| other_opcode(b, 0x0c)).also(&["BTH-15"]),
+    Case::responder("ICRC-11", "bad-multicast", |b| {
+        dropped(b, |packet| packet.wrong_icrc(1))
+    }),
+    Case::responder("MC-01", "who-joins-twice-gets-one-copy", twice),
+    Case::responder("MC-02", "who-left-gets-nothing", left),
+    Case::responder("MC-08", "a-member-without-a-receive", without_receive),
+];
+
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 77, 1);
+const OTHER_GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 77, 2);
+const GRH_LEN: usize = 40;
+const RECEIVE: Buffer = Buffer::new(0, 256);
+
+/// Returns a UD queue pair with receives, and the rig's side of it.
+fn connect<'b>(bench: &'b Bench<'b>, receives: usize) -> CaseResult<Conn<'b>> {
+    if !bench.rig().local().is_ipv4() {
+        let why = "the groups of the suite are of IPv4";
+        return Err(CaseError::Skipped(why.to_owned()));
+    }
+    let receive = |number| Buffer {
+        offset: 256 * number,
+        ..RECEIVE
+    };
+    bench.connect(QpSpec {
+        service: Service::Ud,
+        receives: (0..receives).map(receive).collect(),
+        ..QpSpec::default()
+    })
+}
+
+fn member<'b>(bench: &'b Bench<'b>, receives: usize) -> CaseResult<Conn<'b>> {
+    let conn = connect(bench, receives)?;
+    conn.join(GROUP.into())?;
+    Ok(conn)
+}
+
+/// Returns a datagram to a group.
+fn datagram(conn: &Conn<'_>, group: Ipv4Addr, payload: &[u8]) -> PacketBuilder {
+    let packet = conn.request(Operation::SendOnly, 0).payload(payload);
+    packet
+        .edit(|headers| headers.bth.dest_qp = Qpn::MULTICAST)
+        .to_group(group)
+}
+
+/// Expects that receive `id` has this message.
+fn expect(conn: &Conn<'_>, id: u64, payload: &[u8]) -> CaseResult {
+    let completion = conn.expect_completion(id, Status::Success)?;
+    let len = usize::try_from(completion.byte_len).unwrap_or(0);
+    equal(len, GRH_LEN + payload.len(), "byte_len")?;
+    let offset = 256 * usize::try_from(id).unwrap_or(0);
+    conn.expect_memory(offset + GRH_LEN, payload)
+}
+
+//= MC-03 MC-04 type=test
+fn one(bench: &Bench<'_>) -> CaseResult {
+    let conn = member(bench, 1)?;
+    conn.send(&datagram(&conn, GROUP, b"message"))?;
+    expect(&conn, 0, b"message")?;
+    // The buffer begins with the network header, whose last 4 bytes are the group.
+    conn.expect_memory(GRH_LEN - 4, &GROUP.octets())
+}
+
+//= MC-03 type=test
+fn immediate(bench: &Bench<'_>) -> CaseResult {
+    let conn = member(bench, 1)?;
+    let packet = datagram(&conn, GROUP, b"message").imm(*b"1234");
+    let opcode = Opcode::of(Service::Ud, Operation::SendOnlyImm);
+    conn.send(&packet.edit(|headers| {
+        headers.bth.opcode = opcode.unwrap_or(headers.bth.opcode);
+    }))?;
+    let completion = conn.expect_completion(0, Status::Success)?;
+    equal(completion.imm, Some(*b"1234"), "immediate data")
+}
+
+//= MC-03 type=test
+fn each(bench: &Bench<'_>) -> CaseResult {
+    let members = [member(bench, 1)?, member(bench, 1)?, member(bench, 1)?];
+    members[0].send(&datagram(&members[0], GROUP, b"message"))?;
+    for member in &members {
+        expect(member, 0, b"message")?;
+    }
+    Ok(())
+}
+
+/// Sends a datagram that must be dropped, and then one that must arrive.
+//= MC-03 ICRC-11 UD-05 type=test
+fn dropped(bench: &Bench<'_>, spoil: impl Fn(PacketBuilder) -> PacketBuilder) -> CaseResult {
+    let conn = member(bench, 2)?;
+    conn.send(&spoil(datagram(&conn, GROUP, b"bad data")))?;
+    conn.send(&datagram(&conn, GROUP, b"good"))?;
+    expect(&conn, 0, b"good")?;
+    conn.expect_no_completion()?;
+    conn.expect_silence()
+}
+
+//= MC-03 BTH-15 type=test
+fn other_opcode(bench: &Bench<'_>, code: u8) -> CaseResult {
+    dropped(bench, |packet| {
+        let packet = packet.payload(&[0xbd; 64]);
+        packet.edit(|headers| {
+            headers.deth = None;
+            headers.bth.opcode = Opcode::new(code);
+        })
+    })
+}
+
+//= MC-03 type=test
+fn other_group(bench: &Bench<'_>) -> CaseResult {
+    let conn = member(bench, 2)?;
+    let other = connect(bench, 1)?;
+    other.join(OTHER_GROUP.into())?;
+    conn.send(&datagram(&conn, OTHER_GROUP, b"for others"))?;
+    expect(&other, 0, b"for others")?;
+    conn.send(&datagram(&conn, GROUP, b"message"))?;
+    expect(&conn, 0, b"message")?;
+    other.expect_no_completion()
+}
+
+//= MC-01 type=test
+fn twice(bench: &Bench<'_>) -> CaseResult {
+    let conn = member(bench, 3)?;
+    conn.join(GROUP.into())?;
+    conn.send(&datagram(&conn, GROUP, b"one"))?;
+    conn.send(&datagram(&conn, GROUP, b"two"))?;
+    expect(&conn, 0, b"one")?;
+    expect(&conn, 1, b"two")
+}
+
+//= MC-02 type=test
+fn left(bench: &Bench<'_>) -> CaseResult {
+    let (conn, former) = (member(bench, 1)?, member(bench, 1)?);
+    former.leave(GROUP.into())?;
+    conn.send(&datagram(&conn, GROUP, b"message"))?;
+    expect(&conn, 0, b"message")?;
+    former.expect_no_completion()
+}
+
+//= MC-08 type=test
+fn without_receive(bench: &Bench<'_>) -> CaseResult {
+    let (conn, poor) = (member(bench, 2)?, member(bench, 0)?);
+    conn.send(&datagram(&conn, GROUP, b"one"))?;
+    expect(&conn, 0, b"one")?;
+    poor.post_recv(0, RECEIVE)?;
+    conn.send(&datagram(&conn, GROUP, b"two"))?;
+    expect(&poor, 0, b"two")?;
+    expect(&conn, 1, b"two")
+}
