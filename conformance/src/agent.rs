@@ -151,9 +151,9 @@ impl Agent {
 
     /// Returns the value that the agent stated as `NAME=VALUE`.
     fn fact(&self, name: &str) -> &str {
-        let facts = self.features.iter().filter_map(|word| word.split_once('='));
-        let mut facts = facts.filter(|(key, _)| *key == name);
-        facts.next().map_or("", |(_, value)| value)
+        let mut facts = self.features.iter().filter_map(|word| word.split_once('='));
+        let fact = facts.find(|(key, _)| *key == name);
+        fact.map_or("", |(_, value)| value)
     }
 
     fn greet(mut link: Link, address: IpAddr, token: Option<&str>) -> Result<Self, Unable> {

@@ -42,9 +42,11 @@ impl fmt::Display for Difference<'_> {
         };
         let [before, after] = [self.before, self.after].map(word);
         write!(f, "{}: {before} -> {after}", self.case)?;
-        let reasons = [self.after, self.before].into_iter().flatten();
-        let reason = reasons.map(CaseResultEntry::explanation);
-        match reason.filter(|reason| !reason.is_empty()).next() {
+        let mut reasons = [self.after, self.before]
+            .into_iter()
+            .flatten()
+            .map(CaseResultEntry::explanation);
+        match reasons.find(|reason| !reason.is_empty()) {
             Some(reason) => write!(f, " ({reason})"),
             None => Ok(()),
         }

@@ -99,12 +99,10 @@ const fn one() -> u32 {
     1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature of serde")]
 const fn is_one(value: &u32) -> bool {
     *value == 1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature of serde")]
 const fn is_zero(value: &u32) -> bool {
     *value == 0
 }
