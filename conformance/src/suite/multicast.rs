@@ -9,7 +9,7 @@ use rocade_wire::{Opcode, Operation, Qkey, Qpn, Service};
 
 use crate::{
     Bench, Case, CaseError, CaseResult, Conn, PacketBuilder, QpSpec,
-    case::equal,
+    case::{equal, fail},
     peer::{Buffer, QKEY, Status},
 };
 
@@ -68,6 +68,36 @@ fn member<'b>(bench: &'b Bench<'b>, receives: usize) -> CaseResult<Conn<'b>> {
     Ok(conn)
 }
 
+/// Returns a member of the group that is there before the members of the case, once a packet has
+/// reached it. Before that, the filters of the network and of the device may drop packets.
+fn scout<'b>(bench: &'b Bench<'b>, group: Ipv4Addr) -> CaseResult<Conn<'b>> {
+    const PROBES: usize = 15;
+    let scout = connect(bench, PROBES + 1)?;
+    scout.join(group.into())?;
+    for _ in 0..PROBES {
+        scout.send(&datagram(&scout, group, b"probe"))?;
+        for _ in 0..100 {
+            if scout.qp().poll_completion().is_some() {
+                return no_more_probes(scout, group);
+            }
+            scout.poll_receive()?;
+        }
+    }
+    fail(format!("no packet to {group} arrives"))
+}
+
+/// Waits until no probe is on its way.
+fn no_more_probes<'b>(scout: Conn<'b>, group: Ipv4Addr) -> CaseResult<Conn<'b>> {
+    scout.send(&datagram(&scout, group, b"end"))?;
+    loop {
+        let id = scout.completion()?.id;
+        let offset = 256 * usize::try_from(id).unwrap_or(0) + GRH_LEN;
+        if scout.qp().read_memory(0, offset, 3) == b"end" {
+            return Ok(scout);
+        }
+    }
+}
+
 /// Returns a datagram to a group.
 fn datagram(conn: &Conn<'_>, group: Ipv4Addr, payload: &[u8]) -> PacketBuilder {
     let packet = conn.request(Operation::SendOnly, 0).payload(payload);
@@ -87,6 +117,7 @@ fn expect(conn: &Conn<'_>, id: u64, payload: &[u8]) -> CaseResult {
 
 //= MC-03 MC-04 type=test
 fn one(bench: &Bench<'_>) -> CaseResult {
+    let _scout = scout(bench, GROUP)?;
     let conn = member(bench, 1)?;
     conn.send(&datagram(&conn, GROUP, b"message"))?;
     expect(&conn, 0, b"message")?;
@@ -96,6 +127,7 @@ fn one(bench: &Bench<'_>) -> CaseResult {
 
 //= MC-03 type=test
 fn immediate(bench: &Bench<'_>) -> CaseResult {
+    let _scout = scout(bench, GROUP)?;
     let conn = member(bench, 1)?;
     let packet = datagram(&conn, GROUP, b"message").imm(*b"1234");
     let opcode = Opcode::of(Service::Ud, Operation::SendOnlyImm);
@@ -108,6 +140,7 @@ fn immediate(bench: &Bench<'_>) -> CaseResult {
 
 //= MC-03 type=test
 fn each(bench: &Bench<'_>) -> CaseResult {
+    let _scout = scout(bench, GROUP)?;
     let members = [member(bench, 1)?, member(bench, 1)?, member(bench, 1)?];
     members[0].send(&datagram(&members[0], GROUP, b"message"))?;
     for member in &members {
@@ -119,6 +152,7 @@ fn each(bench: &Bench<'_>) -> CaseResult {
 /// Sends a datagram that must be dropped, and then one that must arrive.
 //= MC-03 ICRC-11 UD-05 type=test
 fn dropped(bench: &Bench<'_>, spoil: impl Fn(PacketBuilder) -> PacketBuilder) -> CaseResult {
+    let _scout = scout(bench, GROUP)?;
     let conn = member(bench, 2)?;
     conn.send(&spoil(datagram(&conn, GROUP, b"bad data")))?;
     conn.send(&datagram(&conn, GROUP, b"good"))?;
@@ -140,6 +174,7 @@ fn other_opcode(bench: &Bench<'_>, code: u8) -> CaseResult {
 
 //= MC-03 type=test
 fn other_group(bench: &Bench<'_>) -> CaseResult {
+    let _scouts = [scout(bench, GROUP)?, scout(bench, OTHER_GROUP)?];
     let conn = member(bench, 2)?;
     let other = connect(bench, 1)?;
     other.join(OTHER_GROUP.into())?;
@@ -152,6 +187,7 @@ fn other_group(bench: &Bench<'_>) -> CaseResult {
 
 //= MC-01 type=test
 fn twice(bench: &Bench<'_>) -> CaseResult {
+    let _scout = scout(bench, GROUP)?;
     let conn = member(bench, 3)?;
     conn.join(GROUP.into())?;
     conn.send(&datagram(&conn, GROUP, b"one"))?;
@@ -162,6 +198,7 @@ fn twice(bench: &Bench<'_>) -> CaseResult {
 
 //= MC-02 type=test
 fn left(bench: &Bench<'_>) -> CaseResult {
+    let _scout = scout(bench, GROUP)?;
     let (conn, former) = (member(bench, 1)?, member(bench, 1)?);
     former.leave(GROUP.into())?;
     conn.send(&datagram(&conn, GROUP, b"message"))?;
@@ -171,6 +208,7 @@ fn left(bench: &Bench<'_>) -> CaseResult {
 
 //= MC-08 type=test
 fn without_receive(bench: &Bench<'_>) -> CaseResult {
+    let _scout = scout(bench, GROUP)?;
     let (conn, poor) = (member(bench, 2)?, member(bench, 0)?);
     conn.send(&datagram(&conn, GROUP, b"one"))?;
     expect(&conn, 0, b"one")?;
