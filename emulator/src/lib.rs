@@ -47,6 +47,7 @@ mod state;
 pub mod steering;
 mod sync;
 mod sys;
+pub mod trace;
 mod tuning;
 mod xrc_shared;
 
@@ -84,4 +85,4 @@ pub use state::{
     AsyncEvent, AsyncEventKind, CounterUnit, CounterValue, EventElement, EventWaiter, FileId,
     WaitStep, XrcdInitAttr,
 };
-pub use sys::FileSizeErrors;
+pub use sys::{FileSizeErrors, IgnoredInterrupts};

@@ -311,6 +311,36 @@ impl FileSizeErrors {
     }
 }
 
+/// Ignores SIGINT and SIGQUIT until it is dropped, for a process that waits for a program which gets
+/// them from the same terminal.
+#[derive(Debug)]
+pub struct IgnoredInterrupts {
+    before: [libc::sighandler_t; 2],
+}
+
+const INTERRUPTS: [c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
+
+impl IgnoredInterrupts {
+    /// Begins to ignore the signals. A program that was started before does not.
+    #[must_use]
+    pub fn begin() -> Self {
+        // SAFETY: a valid disposition of valid signals.
+        let before = INTERRUPTS.map(|signal| unsafe { libc::signal(signal, libc::SIG_IGN) });
+        Self { before }
+    }
+}
+
+impl Drop for IgnoredInterrupts {
+    fn drop(&mut self) {
+        for (signal, before) in INTERRUPTS.into_iter().zip(self.before) {
+            if before != libc::SIG_ERR {
+                // SAFETY: a disposition of the signal that this process has had.
+                unsafe { libc::signal(signal, before) };
+            }
+        }
+    }
+}
+
 /// Makes an eventfd readable. If it is readable already, edge-triggered waiters get a new edge.
 pub(crate) fn eventfd_set(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();

@@ -8,6 +8,7 @@ use super::settings::{
     ENV_RUNTIME_DIR,
 };
 use crate::nearest::nearest;
+use crate::trace::ENV_TRACE_DIR;
 
 /// The variables that users set.
 const VARIABLES: [&str; 16] = [
@@ -30,7 +31,7 @@ const VARIABLES: [&str; 16] = [
 ];
 
 /// Prefixes of the internal variables of Rocade and its tests.
-const INTERNAL: [&str; 11] = [
+const INTERNAL: [&str; 12] = [
     ENV_WARNED,
     "ROCADE_BIN",
     "ROCADE_BLESS",
@@ -41,6 +42,7 @@ const INTERNAL: [&str; 11] = [
     "ROCADE_SEED",
     "ROCADE_SKIP",
     "ROCADE_TEST_",
+    ENV_TRACE_DIR,
     "ROCADE_VIEW",
 ];
 

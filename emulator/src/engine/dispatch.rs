@@ -14,6 +14,7 @@ use crate::link::Inbound;
 use crate::link::packet_hooks::Ingress;
 use crate::memory::MemGuard;
 use crate::state::{QpCore, QpInner, QpTable, TxState};
+use crate::trace;
 
 /// The source of packets.
 pub(super) trait Origin {
@@ -73,7 +74,7 @@ impl Locked<'_> {
 /// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
 pub(super) struct Dispatch<'e> {
     pub(super) engine: &'e Nic,
-    /// Captures or fault rules are active.
+    /// Captures or fault rules are active, or a trace.
     hooked: bool,
     qps: &'e QpTable,
     cx: Cx<'e>,
@@ -88,7 +89,7 @@ impl<'e> Dispatch<'e> {
     pub(super) fn new(engine: &'e Nic, qps: &'e QpTable, cx: Cx<'e>, flush: Flush<'e>) -> Self {
         Self {
             engine,
-            hooked: engine.links.hooks.is_active(),
+            hooked: engine.links.hooks.is_active() || trace::is_on(),
             qps,
             cx,
             current: None,
@@ -138,7 +139,7 @@ impl<'e> Dispatch<'e> {
         self.deliver(meta, packet, origin)
     }
 
-    /// Like [`Self::packet`], after captures and fault rules.
+    /// Like [`Self::packet`], after traces, captures and fault rules.
     #[inline(always)]
     pub(super) fn deliver<'p>(
         &mut self,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rocade_transport::PacketMeta;
-use rocade_wire::{ICRC_LEN, Packet, Qpn};
+use rocade_wire::{ICRC_LEN, Operation, Packet, Qpn};
 
 use super::Nic;
 use super::cx::Cx;
@@ -16,6 +16,7 @@ use crate::link::packet_hooks::{
 };
 use crate::link::{Inbound, Segments};
 use crate::state::{Caller, LocalEndpoint, TxRoute, TxState};
+use crate::trace;
 
 impl Origin for Ingress {
     fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
@@ -156,8 +157,27 @@ impl Nic {
     }
 }
 
+/// Records a packet in the trace, if there is one.
+fn trace_received<'p>(meta: &PacketMeta, packet: impl Inbound<'p>) {
+    if !trace::is_on() {
+        return;
+    }
+    if let Some(fast) = packet.fast_path() {
+        let aeth = match fast.operation() {
+            Operation::Acknowledge => fast.body().first_chunk().copied().unwrap_or_default(),
+            _ => [0; 4],
+        };
+        let aeth = u32::from_be_bytes(aeth);
+        trace::received(&fast.bth(), meta.destination, packet.len(), aeth);
+    } else if let Ok(whole) = packet.whole() {
+        let aeth = whole.headers().aeth.map_or([0; 4], |aeth| aeth.to_bytes());
+        let aeth = u32::from_be_bytes(aeth);
+        trace::received(whole.bth(), meta.destination, packet.len(), aeth);
+    }
+}
+
 impl Dispatch<'_> {
-    /// [`Dispatch::packet`] for packets that are captured or subject to fault rules.
+    /// [`Dispatch::packet`] for packets that are traced, captured or subject to fault rules.
     #[cold]
     pub(super) fn hooked_packet<'p>(
         &mut self,
@@ -165,6 +185,10 @@ impl Dispatch<'_> {
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
     ) -> Disposition {
+        trace_received(meta, packet);
+        if !self.engine.hooks.is_active() {
+            return self.deliver(meta, packet, origin);
+        }
         // Not the time of the batch: its later packets may have been sent after that.
         let (hooks, now) = (&self.engine.links.hooks, self.engine.host.now());
         let bytes = packet.copied();

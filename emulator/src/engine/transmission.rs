@@ -17,6 +17,7 @@ use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
     Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, tx_route_for,
 };
+use crate::trace;
 use crate::tuning::{LONG_RESPONSE, LONG_TX_BATCH};
 
 const ICRC_LEN: usize = 4;
@@ -148,6 +149,10 @@ impl<'t> Transmission<'t> {
         };
         if has_left && !self.unpublished && matches!(outlet, Outlet::Hooked | Outlet::Ring) {
             tx.unpublished_ack = None;
+        }
+        if trace::is_on() {
+            let packets = Segments::new(buffer.bytes(), buffer.segment_len());
+            trace::sent(self.inner.qp_num(), way.route.to, packets);
         }
         qp.count_answered_reads();
         engine.note_sent(

@@ -21,6 +21,7 @@ use crate::state::{
     Caller, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState,
     tx_route_for,
 };
+use crate::trace;
 
 /// Complete segments.
 #[derive(Clone, Copy, Debug)]
@@ -214,6 +215,9 @@ impl Nic {
         let Some(ack) = qp.take_lone_ack() else {
             return false;
         };
+        if trace::is_on() {
+            trace::sent(inner.qp_num(), tx_route.to, iter::once(&ack[..]));
+        }
         let (fragment, len) = (iter::once(Fragment::Bytes(&ack)), ack.len());
         let sending = sending(tx_route, len, len, true, cx.caller);
         let sent = send_shared(peer_link, &mut tx.first_shm_send, fragment, sending);

@@ -18,6 +18,7 @@ use super::fault::{self, DelayQueue, Effect, Ends, Faults, PacketDirection, Rule
 use super::peer_link::AnyPeerLink;
 use super::{Segments, Simulation};
 use crate::faults::{RuleKey, Subject, Tally};
+use crate::trace;
 
 /// The ECN bits of TOS or traffic class for congestion experienced (CE).
 pub(crate) const ECN_CE: u8 = 0b11;
@@ -486,6 +487,10 @@ impl<W> PacketHooks<W> {
         payload: &[u8],
         note: &str,
     ) {
+        if trace::is_on() && !note.is_empty() {
+            let is_received = direction == PacketDirection::Rx;
+            trace::note(payload, is_received, packet_info.destination, note);
+        }
         if let Some(capture) = self.capture.get() {
             capture.record(&CapturedPacket {
                 medium: if packet_info.udp.is_some() {

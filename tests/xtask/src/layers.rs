@@ -8,7 +8,7 @@ use std::{
 
 /// The modules of `emulator/src`, lowest first. A module may name those before it, and those of its
 /// own line.
-const LAYERS: [&[&str]; 26] = [
+const LAYERS: [&[&str]; 27] = [
     &["tuning"],
     &["failure"],
     &["sync"],
@@ -21,6 +21,7 @@ const LAYERS: [&[&str]; 26] = [
     &["cpu_idle"],
     &["notice"],
     &["inherited"],
+    &["trace"],
     &["memory"],
     &["steering"],
     // A packet rule is one of the link, which counts for the tally what it has done.

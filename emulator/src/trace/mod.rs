@@ -1,0 +1,104 @@
+//! Trace records of a process: calls, work requests, completions and packets, for `rocade trace`.
+//!
+//! The process writes into a ring in a file ([`ring`]), which `rocade trace` reads meanwhile
+//! ([`RingReader`]). A record that finds no room is lost and counted, because a traced program must
+//! never wait for its tracer. Without a tracer, [`is_on`] reads one byte.
+
+mod packet;
+mod record;
+mod ring;
+
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+pub use packet::fold;
+pub(crate) use packet::{note, received, sent};
+pub use record::{Kind, Record, flag};
+use ring::Ring;
+pub use ring::RingReader;
+
+/// The variable with the directory of the rings.
+pub const ENV_TRACE_DIR: &str = "ROCADE_TRACE_DIR";
+
+const UNKNOWN: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+
+/// The most processes in a row that `fork` makes of each other and that are traced.
+const MAX_FORKS: usize = 64;
+
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+static RINGS: [OnceLock<Option<Ring>>; MAX_FORKS] = [const { OnceLock::new() }; MAX_FORKS];
+
+/// Returns true if this process writes a trace.
+#[inline]
+#[must_use]
+pub fn is_on() -> bool {
+    STATE.load(Ordering::Relaxed) == ON
+}
+
+/// Returns true if neither [`start`] nor [`forgo`] was called in this process.
+#[inline]
+#[must_use]
+pub fn is_undecided() -> bool {
+    STATE.load(Ordering::Relaxed) == UNKNOWN
+}
+
+/// Decides that this process writes no trace.
+pub fn forgo() {
+    STATE.store(OFF, Ordering::Relaxed);
+}
+
+/// Starts the trace of this process in a directory, which belongs to a tracer.
+///
+/// # Errors
+/// Those of making the file. The process writes no trace then.
+pub fn start(dir: &Path) -> io::Result<()> {
+    let mut failed = Ok(());
+    if let Some(place) = RINGS.get(FORKS.load(Ordering::Relaxed)) {
+        let ring = place.get_or_init(|| match Ring::create(dir) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                failed = Err(error);
+                None
+            }
+        });
+        if ring.is_some() {
+            STATE.store(ON, Ordering::Relaxed);
+            let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            write(
+                Kind::Process,
+                &[u64::from(std::process::id())],
+                command.trim_end(),
+            );
+            return Ok(());
+        }
+    }
+    forgo();
+    failed
+}
+
+/// Forgets the trace of the parent process, in a child that `fork` has made. Async-signal-safe.
+pub fn forget_after_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    STATE.store(UNKNOWN, Ordering::Relaxed);
+}
+
+/// Writes a record, unless there is no room.
+pub fn write(kind: Kind, fields: &[u64], text: &str) {
+    let forks = FORKS.load(Ordering::Relaxed);
+    if let Some(Some(ring)) = RINGS.get(forks).and_then(OnceLock::get) {
+        ring.push(kind, forks, fields, text.as_bytes());
+    }
+}
+
+/// Returns the present time of records, in nanoseconds since 1970.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+}

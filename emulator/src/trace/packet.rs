@@ -1,0 +1,86 @@
+//! Records of packets.
+
+use std::net::IpAddr;
+
+use rocade_wire::{Bth, Qpn};
+
+use super::record::flag;
+use super::{Kind, write};
+
+/// Folds an address to 64 bits, so that both ends of a packet find each other.
+#[must_use]
+pub fn fold(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => {
+            let bits = ip.to_bits();
+            u64::try_from(bits >> 64 ^ bits & u128::from(u64::MAX)).unwrap_or(0)
+        }
+    }
+}
+
+/// Returns the AETH of a packet as a number. 0 if it has none.
+fn aeth_of(packet: &[u8]) -> u32 {
+    // Responses of connected services: READ First, Last and Only, ACK, atomic ACK.
+    let has_aeth = packet
+        .first()
+        .is_some_and(|code| matches!(code & 0x1f, 0x0d | 0x0f..=0x12) && code >> 5 != 3);
+    let aeth = packet.get(Bth::LEN..).and_then(<[u8]>::first_chunk);
+    aeth.filter(|_| has_aeth)
+        .map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+/// Returns true for a packet that neither begins nor ends a message, of which a long message has
+/// many.
+const fn is_middle(opcode: u8) -> bool {
+    matches!(opcode & 0x1f, 0x01 | 0x07 | 0x0e)
+}
+
+/// Records packets that `own` sends.
+#[cold]
+pub(crate) fn sent<'p>(own: Qpn, to: IpAddr, packets: impl Iterator<Item = &'p [u8]>) {
+    let to = fold(to);
+    for packet in packets {
+        if let Some(bth) = packet.first_chunk().map(Bth::from_bytes) {
+            let ends = u64::from(own.get()) << 32 | u64::from(bth.dest_qp.get());
+            record(&bth, ends, 0, to, (packet.len(), aeth_of(packet)));
+        }
+    }
+}
+
+/// Records a packet that has arrived at `here`, of `len` bytes.
+#[cold]
+pub(crate) fn received(bth: &Bth, here: IpAddr, len: usize, aeth: u32) {
+    let ends = u64::from(bth.dest_qp.get()) << 32;
+    record(bth, ends, flag::RECEIVED, fold(here), (len, aeth));
+}
+
+fn record(bth: &Bth, ends: u64, flags: u64, to: u64, (len, aeth): (usize, u32)) {
+    let opcode = bth.opcode.get();
+    if !is_middle(opcode) {
+        let acks = if bth.ack_req { flag::ACK_REQ } else { 0 };
+        let fields = [
+            ends,
+            u64::from(bth.psn.get()) << 32 | u64::from(opcode),
+            flags | acks,
+            to,
+            (len as u64) << 32 | u64::from(aeth),
+        ];
+        write(Kind::Packet, &fields, "");
+    }
+}
+
+/// Records what a fault rule or a check did to a packet.
+#[cold]
+pub(crate) fn note(packet: &[u8], is_received: bool, to: IpAddr, words: &str) {
+    if let Some(bth) = packet.first_chunk().map(Bth::from_bytes) {
+        let fields = [
+            u64::from(bth.dest_qp.get()),
+            u64::from(bth.psn.get()) << 32 | u64::from(bth.opcode.get()),
+            u64::from(is_received) * flag::RECEIVED,
+            fold(to),
+            (packet.len() as u64) << 32 | u64::from(aeth_of(packet)),
+        ];
+        write(Kind::Note, &fields, words);
+    }
+}
