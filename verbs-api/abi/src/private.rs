@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Version of [`rocade_cm_ops`]. Every change of the table increments it.
-pub const ROCADE_CM_VERSION: u32 = 10;
+pub const ROCADE_CM_VERSION: u32 = 11;
 /// The longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -167,6 +167,12 @@ pub struct rocade_cm_ops {
     /// Gives the calling thread, which serves the whole program, the processors and the priority of
     /// the program.
     pub settle_thread: extern "C" fn(),
+    /// Returns true if the process is traced. Decides it in the first call.
+    pub trace_is_on: extern "C" fn() -> bool,
+    /// Records the begin of a call: its name, a tab and its arguments.
+    pub trace_begin: unsafe extern "C" fn(*const u8, usize),
+    /// Records the end of the thread's last call: failed, errno, and the result.
+    pub trace_end: unsafe extern "C" fn(bool, c_int, *const u8, usize),
     /// Waits for descriptors like ppoll(2), and receives packets meanwhile. Takes the time limit in
     /// nanoseconds, negative for none. Returns the number of ready descriptors, or a negative errno
     /// value. No cancellation point.

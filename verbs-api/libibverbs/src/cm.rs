@@ -30,6 +30,7 @@ use crate::{
     handle::CHandle,
     process,
     qp_attr::{address_to_c, attr_to_c},
+    trace::{remote, sink},
 };
 
 type IdObject = CHandle<rocade_cm_id, CmId>;
@@ -52,6 +53,9 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     generation,
     is_removed,
     settle_thread,
+    trace_is_on,
+    trace_begin: remote::trace_begin,
+    trace_end: remote::trace_end,
     poll,
     req_notify_to_poll,
     channel_new: rdma_create_event_channel,
@@ -84,6 +88,10 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
 /// Returns the function table for `librdmacm.so.1`.
 pub(crate) extern "C" fn rocade_cm() -> *const rocade_cm_ops {
     &raw const OPS
+}
+
+extern "C" fn trace_is_on() -> bool {
+    sink::is_on()
 }
 
 extern "C" fn settle_thread() {

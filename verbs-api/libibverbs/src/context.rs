@@ -13,7 +13,7 @@ use rocade_emulator::Context;
 
 use crate::{
     cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, import, late_calls, mr, mw,
-    post, process, qp, qp_ex, query, rss, srq, xrcd,
+    post, process, qp, qp_ex, query, rss, srq, trace, xrcd,
 };
 
 /// The object behind an `ibv_context`. The program's pointer is the address of the last member of
@@ -150,6 +150,9 @@ fn make(
     import_fd: Option<OwnedFd>,
 ) -> Arc<ContextObject> {
     let mut c = tables();
+    if trace::sink::is_on() {
+        trace::ops::install(&mut c);
+    }
     c.context.device = device.as_c();
     let own = context.command_fd();
     c.context.cmd_fd = import_fd.as_ref().map_or(own, AsRawFd::as_raw_fd);

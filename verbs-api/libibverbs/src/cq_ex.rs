@@ -9,13 +9,14 @@ use rocade_abi::{
     IBV_WC_EX_WITH_TM_INFO, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex,
     ibv_poll_cq_attr, ibv_wc_tm_info,
 };
-use rocade_emulator::Completion;
+use rocade_emulator::{Completion, trace};
 
 use crate::{
     buffer::Purpose,
     cq::{self, CqObject, CqPlan, CqState},
     ffi::{self, Errno, ptr_verb},
     pd_mr::PdObject,
+    trace::data,
 };
 
 /// The fields that `wc_flags` may request.
@@ -106,8 +107,14 @@ fn install(c: &mut ibv_cq_ex) {
 /// `cq` must be a live extended CQ whose polling session belongs to the caller.
 unsafe fn advance(cq: *mut ibv_cq_ex, state: &CqState) -> c_int {
     let Some(completion) = state.cq().poll_one() else {
+        if trace::is_on() {
+            data::empty_poll(cq.addr() as u64);
+        }
         return libc::ENOENT;
     };
+    if trace::is_on() {
+        data::polled(cq.addr() as u64, &completion);
+    }
     // SAFETY: the C part is alive. Only the polling session writes these members.
     unsafe { (*cq).wr_id = completion.wr_id };
     // SAFETY: as above.

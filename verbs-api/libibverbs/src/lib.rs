@@ -68,6 +68,7 @@ mod query;
 mod rates;
 mod rss;
 mod srq;
+mod trace;
 mod wr_batch;
 mod wr_build;
 mod xrc_compat;

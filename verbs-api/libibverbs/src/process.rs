@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rocade_emulator::{
     Engine,
     config::{ConfigError, Settings, unknown_variables, variable},
-    notice,
+    notice, trace,
 };
 use rocade_sysfs_view::{CharDevices, ENV_COUNTERS, ENV_FIRST_NUMBER, Tree};
 use tracing_subscriber::{
@@ -174,7 +174,8 @@ fn state() -> &'static ProcessState {
     }
 }
 
-fn start() -> Result<Host, (Errno, Reason)> {
+/// Counts the forks of this process from now on.
+pub(crate) fn watch_forks() {
     AT_FORK.call_once(|| {
         // SAFETY: the handler only increments an atomic, which is allowed in a forked child.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) };
@@ -185,6 +186,10 @@ fn start() -> Result<Host, (Errno, Reason)> {
             );
         }
     });
+}
+
+fn start() -> Result<Host, (Errno, Reason)> {
+    watch_forks();
     let misconfigured = |error: ConfigError| {
         let remedy = match error.remedy() {
             "" => "`rocade devices` checks it",
@@ -212,6 +217,7 @@ fn start() -> Result<Host, (Errno, Reason)> {
 
 extern "C" fn child_after_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    trace::forget_after_fork();
 }
 
 /// Installs a log subscriber on standard error, with the filter of the settings. The default filter

@@ -7,7 +7,7 @@ use std::{cell::UnsafeCell, ops::Range};
 
 use parking_lot::{RawMutex, lock_api::RawMutex as _};
 use rocade_abi::{ibv_ah, ibv_qp_ex};
-use rocade_emulator::{Qp, QpType, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso};
+use rocade_emulator::{Qp, QpType, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso, trace};
 
 use crate::{
     diagnostics::Reason,
@@ -15,6 +15,7 @@ use crate::{
     ffi::{self, Errno},
     post,
     qp::{QpObject, QpState},
+    trace::data,
 };
 
 /// The batch of a QP and its lock.
@@ -38,7 +39,14 @@ impl WrBatch {
     /// alive.
     pub(crate) unsafe fn complete(&self, qp: &Qp, qp_type: QpType) -> Result<(), Errno> {
         // SAFETY: by contract this thread holds the lock.
-        let outcome = unsafe { (*self.staged.get()).post(qp, qp_type) };
+        let staged = unsafe { &*self.staged.get() };
+        let start = trace::is_on().then(trace::now_ns);
+        // SAFETY: same contract.
+        let outcome = unsafe { staged.post(qp, qp_type) };
+        if let Some(start) = start {
+            let result = outcome.err().map_or(0, |errno| errno.0);
+            data::completed_batch(result, qp.qp_num().get(), staged.wrs.len(), start);
+        }
         // SAFETY: as above.
         unsafe { self.lock.unlock() };
         outcome
@@ -230,7 +238,7 @@ impl Staged {
                 return Err(Errno::INVAL.because(Reason::new(what, advice)));
             }
             // SAFETY: same contract.
-            let posted = unsafe { self.post_one(&mut poster, wr) };
+            let posted = unsafe { self.post_one(&mut poster, qp.qp_num().get(), wr) };
             //= WRX-08 WRX-09
             if let Err(error) = posted {
                 poster.rollback();
@@ -242,7 +250,12 @@ impl Staged {
 
     /// # Safety
     /// As for [`Self::post`].
-    unsafe fn post_one(&self, poster: &mut SendPoster<'_>, wr: &StagedWr) -> Result<(), Errno> {
+    unsafe fn post_one(
+        &self,
+        poster: &mut SendPoster<'_>,
+        qpn: u32,
+        wr: &StagedWr,
+    ) -> Result<(), Errno> {
         let (sges, data, inline) = match &wr.data {
             Data::Sges(range) => {
                 let sges = self.sges.get(range.clone()).unwrap_or(&[]);
@@ -259,6 +272,10 @@ impl Staged {
             flags: wr.flags | inline,
             sges,
         };
+        if trace::is_on() {
+            let remote = wr.to.map(|to| to.qpn).or(wr.dct.map(|to| to.dctn));
+            data::staged(qpn, &request, data.map_or(0, <[u8]>::len), remote);
+        }
         if let Some(change) = wr.change.as_deref() {
             return Ok(poster.push_with(&request, change.operands()?)?);
         }

@@ -26,6 +26,15 @@ const NAMES: [&CStr; 20] = [
     c"RDMA_CM_EVENT_INTERNAL",
 ];
 
+/// Returns the name of an event without its prefix.
+pub(crate) fn name(event: u32) -> &'static str {
+    let name = usize::try_from(event)
+        .ok()
+        .and_then(|index| NAMES.get(index));
+    let name = name.and_then(|name| name.to_str().ok()).unwrap_or("?");
+    name.strip_prefix("RDMA_CM_EVENT_").unwrap_or(name)
+}
+
 /// `rdma_event_str`: returns a static string, also for unknown values.
 pub(crate) extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
     usize::try_from(event)

@@ -36,3 +36,4 @@ mod multicast;
 mod qp;
 mod rsocket;
 mod srq;
+mod trace;

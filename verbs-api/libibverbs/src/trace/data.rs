@@ -1,0 +1,401 @@
+//! Traced data-path verbs: posts, polls and requests for events. Also `ibv_modify_qp`, whose mask
+//! tells which of its arguments exist.
+
+use std::{
+    cell::Cell,
+    ffi::{c_int, c_uint},
+    slice,
+};
+
+use rocade_abi::{
+    IBV_QP_DEST_QPN, IBV_QP_PATH_MTU, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_SEND_INLINE,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
+    IBV_WR_DRIVER1, IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_cq,
+    ibv_qp, ibv_qp_attr, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
+};
+use rocade_emulator::{
+    Completion, SendOp, SendWr,
+    trace::{self, Kind},
+};
+
+use super::{
+    attr::qp_attr,
+    show::{Rule, argument, outcome},
+    sink::{begin, end, is_on, kept},
+};
+use crate::{cq, post, qp, srq};
+
+/// The empty polls after which a record tells so, because the program may never find anything.
+const MANY_POLLS: u32 = 1 << 16;
+
+thread_local! {
+    /// The polls of this thread that found nothing since its last record.
+    static EMPTY: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Puts two numbers into a field.
+fn pair(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn elapsed(start: u64) -> u64 {
+    trace::now_ns().saturating_sub(start)
+}
+
+/// The kinds of queues in [`Kind::PostEnd`].
+const SEND_QUEUE: u32 = 0;
+const RECV_QUEUE: u32 = 1;
+const SRQ: u32 = 2;
+
+/// Records the end of a post of `count` requests. `queue` is a QP number, or the address of an SRQ.
+fn post_end(kind: u32, errno: c_int, queue: u64, count: u32, start: u64) {
+    let fields = [
+        pair(kind, errno.unsigned_abs()),
+        queue,
+        pair(count, 0),
+        elapsed(start),
+    ];
+    trace::write(Kind::PostEnd, &fields, "");
+}
+
+/// The data of a work request.
+#[derive(Clone, Copy, Default)]
+struct DataRange {
+    count: u32,
+    len: u32,
+    addr: u64,
+    lkey: u32,
+}
+
+/// # Safety
+/// The list must be readable, if it has entries.
+unsafe fn data_of(list: *const ibv_sge, count: c_int) -> DataRange {
+    let entries = usize::try_from(count).unwrap_or(0);
+    if list.is_null() || entries == 0 {
+        return DataRange::default();
+    }
+    // SAFETY: same contract.
+    let sges = unsafe { slice::from_raw_parts(list, entries) };
+    let len = sges
+        .iter()
+        .fold(0u32, |sum, sge| sum.wrapping_add(sge.length));
+    let first = sges.first();
+    DataRange {
+        count: count.unsigned_abs(),
+        len,
+        addr: first.map_or(0, |sge| sge.addr),
+        lkey: first.map_or(0, |sge| sge.lkey),
+    }
+}
+
+/// Context op `post_send`.
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    let start = trace::now_ns();
+    // SAFETY: by contract a live QP.
+    let (qpn, is_ud) = unsafe { ((*qp).qp_num, (*qp).qp_type == rocade_abi::IBV_QPT_UD) };
+    let (mut next, mut count) = (wr, 0);
+    // SAFETY: by contract readable requests.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: by contract a readable list.
+        let data = unsafe { data_of(request.sg_list, request.num_sge) };
+        // SAFETY: every value is valid for integers.
+        let (remote, rkey) = unsafe {
+            match request.opcode {
+                _ if is_ud => (u64::from(request.wr.ud.remote_qpn), 0),
+                IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                    (request.wr.atomic.remote_addr, request.wr.atomic.rkey)
+                }
+                IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV | IBV_WR_LOCAL_INV
+                | IBV_WR_BIND_MW => (0, 0),
+                _ => (request.wr.rdma.remote_addr, request.wr.rdma.rkey),
+            }
+        };
+        let fields = [
+            pair(qpn, request.opcode),
+            pair(request.send_flags, data.count),
+            request.wr_id,
+            pair(data.len, request.imm_data),
+            data.addr,
+            pair(data.lkey, rkey),
+            remote,
+        ];
+        trace::write(Kind::PostSend, &fields, "");
+        (next, count) = (request.next, count + 1);
+    }
+    // SAFETY: same contract.
+    let result = unsafe { post::post_send(qp, wr, bad_wr) };
+    // SAFETY: a failed post has stored the request that is not queued.
+    let count = unsafe { accepted(result, wr, bad_wr, count) };
+    post_end(SEND_QUEUE, result, u64::from(qpn), count, start);
+    result
+}
+
+/// Returns the number of queued requests of a post.
+///
+/// # Safety
+/// The chain must be readable, and `*bad_wr` if the post has failed.
+unsafe fn accepted<R: post::Chained>(
+    result: c_int,
+    first: *mut R,
+    bad_wr: *mut *mut R,
+    all: u32,
+) -> u32 {
+    if result == 0 || bad_wr.is_null() {
+        return if result == 0 { all } else { 0 };
+    }
+    // SAFETY: same contract.
+    let bad = unsafe { *bad_wr };
+    let (mut next, mut count) = (first, 0);
+    while !next.is_null() && next != bad {
+        // SAFETY: same contract.
+        next = unsafe { (*next).next() };
+        count += 1;
+    }
+    count
+}
+
+/// Records a request that `ibv_wr_complete` posts. `remote_qpn` is that of a datagram.
+#[cold]
+pub(crate) fn staged(qpn: u32, wr: &SendWr<'_>, inline: usize, remote_qpn: Option<u32>) {
+    let (opcode, mut remote, rkey, imm) = of_op(&wr.op);
+    if let Some(qpn) = remote_qpn {
+        remote = u64::from(qpn);
+    }
+    let sum = wr
+        .sges
+        .iter()
+        .fold(0u32, |sum, sge| sum.wrapping_add(sge.len));
+    let len = sum.wrapping_add(u32::try_from(inline).unwrap_or(0));
+    let first = wr.sges.first();
+    let count = u32::try_from(wr.sges.len()).unwrap_or(0);
+    let mut flags = wr.flags.bits();
+    if inline > 0 {
+        flags |= IBV_SEND_INLINE;
+    }
+    let fields = [
+        pair(qpn, opcode),
+        pair(flags, count),
+        wr.wr_id,
+        pair(len, imm),
+        first.map_or(0, |sge| sge.addr),
+        pair(first.map_or(0, |sge| sge.lkey.get()), rkey),
+        remote,
+    ];
+    trace::write(Kind::PostSend, &fields, "");
+}
+
+/// Returns operation code, remote address, rkey and immediate data.
+fn of_op(op: &SendOp) -> (u32, u64, u32, u32) {
+    let number = |imm: &[u8; 4]| u32::from_ne_bytes(*imm);
+    match op {
+        SendOp::Send { imm: None } => (IBV_WR_SEND, 0, 0, 0),
+        SendOp::Send { imm: Some(imm) } => (IBV_WR_SEND_WITH_IMM, 0, 0, number(imm)),
+        SendOp::SendInv { rkey } => (IBV_WR_SEND_WITH_INV, 0, 0, rkey.get()),
+        SendOp::Write { va, rkey, imm } => match imm {
+            None => (IBV_WR_RDMA_WRITE, *va, rkey.get(), 0),
+            Some(imm) => (IBV_WR_RDMA_WRITE_WITH_IMM, *va, rkey.get(), number(imm)),
+        },
+        SendOp::Read { va, rkey } => (IBV_WR_RDMA_READ, *va, rkey.get(), 0),
+        SendOp::CmpSwap { va, rkey, .. } => (IBV_WR_ATOMIC_CMP_AND_SWP, *va, rkey.get(), 0),
+        SendOp::FetchAdd { va, rkey, .. } => (IBV_WR_ATOMIC_FETCH_AND_ADD, *va, rkey.get(), 0),
+        SendOp::AtomicWrite { va, rkey } => (IBV_WR_ATOMIC_WRITE, *va, rkey.get(), 0),
+        SendOp::Flush { va, rkey, .. } => (IBV_WR_FLUSH, *va, rkey.get(), 0),
+        SendOp::Bind(_) => (IBV_WR_BIND_MW, 0, 0, 0),
+        SendOp::Invalidate { .. } => (IBV_WR_LOCAL_INV, 0, 0, 0),
+        _ => (IBV_WR_DRIVER1, 0, 0, 0),
+    }
+}
+
+/// Records the end of `ibv_wr_complete`, which queues all requests or none.
+#[cold]
+pub(crate) fn completed_batch(result: c_int, qpn: u32, count: usize, start: u64) {
+    let count = u32::try_from(count).unwrap_or(0);
+    let accepted = if result == 0 { count } else { 0 };
+    post_end(SEND_QUEUE, result, u64::from(qpn), accepted, start);
+}
+
+/// Records receives.
+///
+/// # Safety
+/// The chain and its lists must be readable.
+unsafe fn receives(qpn: u32, srq: u64, first: *mut ibv_recv_wr) -> u32 {
+    let (mut next, mut count) = (first, 0);
+    // SAFETY: same contract.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: same contract.
+        let data = unsafe { data_of(request.sg_list, request.num_sge) };
+        let fields = [
+            pair(qpn, data.count),
+            srq,
+            request.wr_id,
+            u64::from(data.len),
+            data.addr,
+            pair(data.lkey, 0),
+        ];
+        trace::write(Kind::PostRecv, &fields, "");
+        (next, count) = (request.next, count + 1);
+    }
+    count
+}
+
+/// Context op `post_recv`.
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let start = trace::now_ns();
+    // SAFETY: by contract a live QP.
+    let qpn = unsafe { (*qp).qp_num };
+    // SAFETY: by contract readable requests.
+    let count = unsafe { receives(qpn, 0, wr) };
+    // SAFETY: same contract.
+    let result = unsafe { post::post_recv(qp, wr, bad_wr) };
+    // SAFETY: a failed post has stored the request that is not queued.
+    let count = unsafe { accepted(result, wr, bad_wr, count) };
+    post_end(RECV_QUEUE, result, u64::from(qpn), count, start);
+    result
+}
+
+/// Context op `post_srq_recv`.
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let start = trace::now_ns();
+    // SAFETY: by contract readable requests.
+    let count = unsafe { receives(0, srq.addr() as u64, wr) };
+    // SAFETY: same contract.
+    let result = unsafe { srq::post_srq_recv(srq, wr, bad_wr) };
+    // SAFETY: a failed post has stored the request that is not queued.
+    let count = unsafe { accepted(result, wr, bad_wr, count) };
+    post_end(SRQ, result, srq.addr() as u64, count, start);
+    result
+}
+
+/// Context op `poll_cq`.
+pub(super) unsafe extern "C" fn poll_cq(
+    cq: *mut ibv_cq,
+    num_entries: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: same contract.
+    let polled = unsafe { cq::poll_cq(cq, num_entries, wc) };
+    let id = cq.addr() as u64;
+    match usize::try_from(polled) {
+        Ok(0) | Err(_) => empty_poll(id),
+        Ok(count) => {
+            // SAFETY: the poll has written as many.
+            let all = unsafe { slice::from_raw_parts(wc, count) };
+            for (position, wc) in (0..).zip(all) {
+                let fields = [
+                    id,
+                    wc.wr_id,
+                    pair(wc.status, wc.opcode),
+                    pair(wc.qp_num, wc.src_qp),
+                    pair(wc.byte_len, wc.imm_data),
+                    pair(wc.vendor_err, wc.wc_flags),
+                    pair(take_empty(), position),
+                ];
+                trace::write(Kind::Completion, &fields, "");
+            }
+        }
+    }
+    polled
+}
+
+fn take_empty() -> u32 {
+    EMPTY.try_with(Cell::take).unwrap_or(0)
+}
+
+/// Counts a poll that found nothing.
+#[cold]
+pub(crate) fn empty_poll(cq: u64) {
+    let count = EMPTY.try_with(|empty| {
+        empty.set(empty.get().wrapping_add(1));
+        empty.get()
+    });
+    if count == Ok(MANY_POLLS) {
+        trace::write(Kind::EmptyPolls, &[cq, u64::from(take_empty())], "");
+    }
+}
+
+/// Records a completion of an extended CQ.
+#[cold]
+pub(crate) fn polled(cq: u64, completion: &Completion) {
+    let fields = [
+        cq,
+        completion.wr_id,
+        pair(completion.status.code(), completion.opcode.code()),
+        pair(completion.qp_num.get(), completion.src_qp.get()),
+        pair(completion.byte_len, cq::imm_data(completion)),
+        pair(completion.vendor_err, completion.wc_flags.bits()),
+        pair(take_empty(), 0),
+    ];
+    trace::write(Kind::Completion, &fields, "");
+}
+
+/// Context op `req_notify_cq`.
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    let start = trace::now_ns();
+    // SAFETY: same contract.
+    let result = unsafe { cq::req_notify_cq(cq, solicited_only) };
+    let id = cq.addr() as u64;
+    let words = pair(solicited_only.unsigned_abs(), result.unsigned_abs());
+    trace::write(Kind::ReqNotify, &[id, words, elapsed(start)], "");
+    result
+}
+
+/// `ibv_modify_qp`.
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
+    if !is_on() {
+        // SAFETY: same contract.
+        return unsafe { qp::ibv_modify_qp(qp, attr, attr_mask) };
+    }
+    let mask: c_uint = attr_mask.cast_unsigned();
+    begin("ibv_modify_qp", |text| {
+        // SAFETY: by contract NULL or a live QP.
+        unsafe { argument("qp", &qp, true, text) };
+        text.push_str(", attr=");
+        // SAFETY: by contract NULL or readable.
+        match unsafe { attr.as_ref() } {
+            Some(attr) => qp_attr(attr, mask, text),
+            None => text.push_str("NULL"),
+        }
+    });
+    // SAFETY: same contract.
+    let result = unsafe { qp::ibv_modify_qp(qp, attr, attr_mask) };
+    if result == 0 {
+        // SAFETY: the call has found both to be there.
+        kept(|| unsafe { record_attributes(&*qp, &*attr, mask) });
+    }
+    // SAFETY: a number.
+    end(unsafe { outcome(&result, Rule::Errno) }, |_| ());
+    result
+}
+
+/// Records what ties packets to work requests.
+fn record_attributes(qp: &ibv_qp, attr: &ibv_qp_attr, mask: u32) {
+    let wanted = IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_PATH_MTU | IBV_QP_SQ_PSN;
+    if mask & wanted != 0 {
+        let fields = [
+            u64::from(qp.qp_num),
+            u64::from(mask),
+            pair(attr.qp_state, attr.path_mtu),
+            pair(attr.dest_qp_num, attr.sq_psn),
+            qp.send_cq.addr() as u64,
+            qp.recv_cq.addr() as u64,
+        ];
+        trace::write(Kind::Qp, &fields, "");
+    }
+}

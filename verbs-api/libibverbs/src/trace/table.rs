@@ -1,0 +1,42 @@
+//! The table from which traced functions are made. `libibverbs` and `librdmacm` share this file.
+
+/// Makes a traced function per row: ABI, rule of failures, the verb, name and signature.
+macro_rules! traced {
+    ($(
+        $abi:tt $rule:ident $path:path => $name:ident($($arg:ident: $kind:ty),*) $(-> $ret:ty)?;
+    )+) => { $(
+        #[allow(unused_unsafe, reason = "some verbs are no unsafe functions")]
+        #[allow(clippy::too_many_arguments, reason = "as the verb")]
+        pub(crate) unsafe extern $abi fn $name($($arg: $kind),*) $(-> $ret)? {
+            if !is_on() {
+                // SAFETY: same contract.
+                return unsafe { $path($($arg),*) };
+            }
+            // SAFETY: by contract arguments of the verb.
+            begin(stringify!($name), |_text| {
+                let _first = true;
+                $(
+                    let _first = unsafe {
+                        $crate::trace::show::argument(stringify!($arg), &$arg, _first, _text)
+                    };
+                )*
+            });
+            // SAFETY: same contract.
+            let result = unsafe { $path($($arg),*) };
+            // SAFETY: the verb has filled in its results.
+            end(
+                unsafe { $crate::trace::show::outcome(&result, $crate::trace::show::Rule::$rule) },
+                |_text| {
+                    let _rule = $crate::trace::show::Rule::$rule;
+                    $(
+                        unsafe {
+                            $crate::trace::show::result(stringify!($arg), &$arg, _rule, _text)
+                        };
+                    )*
+                },
+            );
+            result
+        }
+    )+ };
+}
+pub(super) use traced;
