@@ -36,6 +36,7 @@ mod rdma;
 mod rsockets;
 mod starts;
 mod storage;
+mod trace;
 mod ucx;
 mod view;
 

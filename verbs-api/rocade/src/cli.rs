@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
 use rocade_emulator::config::nearest;
 
 use crate::cdi::CdiCommand;
+use crate::trace::args::TraceArgs;
 use crate::units::UnitsArgs;
 
 const TOP_EXAMPLES: &str = "\
@@ -303,6 +304,8 @@ pub(crate) enum Command {
     Ladder(LadderArgs),
     /// Explain the packets of a capture, of any NIC, by what real NICs are known to send
     Explain(ExplainArgs),
+    /// Print the verbs, work requests and packets of a program, and how long they took
+    Trace(TraceArgs),
     /// Add fault rules to running programs
     #[command(subcommand, after_help = FAULT_AFTER)]
     Fault(FaultCommand),
@@ -492,7 +495,7 @@ pub(crate) struct ExplainArgs {
 }
 
 /// Parses a QP number, decimal or hexadecimal.
-fn qp_number(text: &str) -> Result<u32, String> {
+pub(crate) fn qp_number(text: &str) -> Result<u32, String> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),
         None => text.parse(),

@@ -30,6 +30,7 @@ mod run;
 mod search;
 mod sysfs_view;
 mod table;
+mod trace;
 mod units;
 
 use std::io::Write as _;
@@ -87,6 +88,7 @@ fn dispatch(cli: Cli, file_size_errors: &FileSizeErrors) -> Result<ExitCode, Cli
         Command::Demo(args) => demo::run(&args, &settings()?),
         Command::Ladder(args) => ladder::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Trace(args) => trace::run(&args, file_size_errors),
         Command::Libdir => settings().and_then(|_| libdir::print()),
         Command::Fault(command) => fault::dispatch(&command, &settings()?),
         Command::Broker(command) => broker::dispatch(&command, &settings()?),

@@ -1,0 +1,171 @@
+//! `rocade trace`: what a user sees of programs that work, and of programs that wait for ever.
+
+use std::{path::Path, process::Command};
+
+use rocade_tests::{
+    harness::{Finished, Rig, free_port},
+    or_skip,
+};
+
+use crate::{LIMIT, LINKS, PERFTEST, UTILS};
+
+/// The programs that the test of hanging programs needs, with their packages.
+const COMPILER: &[(&str, &str)] = &[("gcc", "gcc"), ("ip", "iproute2")];
+
+/// Runs `rocade trace` with these arguments, in the network of the rig.
+fn trace(rig: &Rig, arguments: &[&str]) -> Finished {
+    let path = rig.rocade_path().to_string_lossy().into_owned();
+    let words: Vec<&str> = [path.as_str(), "trace", "--dev", "rocade0=lo"]
+        .into_iter()
+        .chain(arguments.iter().copied())
+        .collect();
+    rig.start_plain("rocade trace", &words).finish(LIMIT)
+}
+
+/// Returns a shell command that runs a server and a client of a program.
+fn pair(program: &str) -> String {
+    let port = free_port();
+    let program = program.replace("PORT", &port.to_string());
+    // The client tries again until the server listens.
+    format!(
+        "{program} & server=$!; until ss -ltn | grep -q ':{port} '; do kill -0 $server || exit 1; \
+         done; {program} 127.0.0.1 && wait $server"
+    )
+}
+
+/// Fails unless all words are in one line of the text.
+fn assert_line(text: &str, words: &[&str]) {
+    let found = text
+        .lines()
+        .any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(found, "no line has {words:?}:\n{text}");
+}
+
+#[test]
+fn calls_posts_and_completions_of_two_processes_are_printed() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        let script = pair("ibv_rc_pingpong -g 0 -n 20 -p PORT");
+        let output = trace(&rig, &["--", "sh", "-c", script.as_str()]).expect_success();
+        assert_line(&output, &["ibv_open_device(device=0x", ") = 0x", "s>"]);
+        assert_line(&output, &["ibv_reg_mr(pd=", "access=LOCAL_WRITE", "lkey="]);
+        assert_line(
+            &output,
+            &["ibv_modify_qp(qp=", "qp_state=RTR", "path_mtu=1024", "= 0"],
+        );
+        let sent = ["ibv_post_send(qp=", "SEND, 4096 bytes", "SIGNALED"];
+        assert_line(&output, &sent);
+        let parts = ["SUCCESS, SEND,", "after ", "wire ", "peer ", "poll "];
+        assert_line(&output, &parts);
+        assert_line(&output, &["SUCCESS, RECV, 4096 bytes"]);
+        let processes = output
+            .lines()
+            .filter(|line| line.contains("process: ibv_rc_pingpong"));
+        assert_eq!(processes.count(), 2, "{output}");
+        assert!(!output.contains("are lost"), "{output}");
+    }
+}
+
+#[test]
+fn filters_show_a_part_and_a_count_shows_the_sums() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let script = pair("ib_send_lat -d rocade0 -F -x 0 -n 100 -p PORT");
+    let only = ["-e", "ibv_create_qp", "--", "sh", "-c", script.as_str()];
+    let output = trace(&rig, &only).expect_success();
+    assert_line(&output, &["ibv_create_qp", "qp_type=RC", "{qp_num=0x"]);
+    assert!(!output.contains("ibv_reg_mr"), "{output}");
+    let script = pair("ib_send_lat -d rocade0 -F -x 0 -n 100 -p PORT");
+    let output = trace(&rig, &["-c", "--", "sh", "-c", script.as_str()]).expect_success();
+    assert_line(&output, &["call", "count", "failed", "p50", "p99", "max"]);
+    let row = output
+        .lines()
+        .find(|line| line.trim_start().starts_with("SEND "));
+    let row: Vec<&str> = row.expect("a row").split_whitespace().collect();
+    let count: u32 = row[1].parse().expect("a number");
+    assert!(count >= 200, "{output}");
+    assert!(!output.contains("ibv_create_qp("), "{output}");
+}
+
+#[test]
+fn a_lost_packet_is_shown_with_its_rule_and_its_retransmission() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    let script = pair("ibv_rc_pingpong -g 0 -n 20 -p PORT");
+    let rule = "drop opcode=SEND_LAST nth=3";
+    let words = [
+        "--fault",
+        rule,
+        "--failed",
+        "--",
+        "sh",
+        "-c",
+        script.as_str(),
+    ];
+    let output = trace(&rig, &words).expect_success();
+    assert_line(&output, &["** QP 0x", "SEND_LAST", "lost", "(fault rule)"]);
+    assert_line(&output, &["** QP 0x", "sent again"]);
+}
+
+/// Compiles the program with the four mistakes.
+fn compile(rig: &Rig) -> String {
+    let target = rig.dir().join("hangs").to_string_lossy().into_owned();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/trace/hangs.c");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-Wall", "-Wextra", "-Werror", "-o", &target])
+        .arg(source)
+        .arg("-libverbs");
+    assert!(gcc.status().is_ok_and(|status| status.success()), "gcc");
+    target
+}
+
+#[test]
+fn a_program_that_waits_for_ever_is_explained() {
+    let rig = or_skip!(Rig::loopback(COMPILER));
+    let program = compile(&rig);
+    let run = |mistake| trace(&rig, &["--", &program, mistake, "4"]);
+
+    let output = run("no-receive").expect_failure();
+    assert_line(&output, &["no call has begun or ended for 2"]);
+    let refused = ["1 send is not complete", "RNR NAK", "has not posted any"];
+    assert_line(&output, &refused);
+
+    let output = run("wrong-rkey").expect_success();
+    assert_line(&output, &["** QP", "NAK: remote access error"]);
+    assert_line(&output, &["= {wr_id=0x7, REM_ACCESS_ERR", "after "]);
+
+    let output = run("lost-wakeup").expect_failure();
+    assert_line(&output, &["is in ibv_get_cq_event(channel=", " since 2"]);
+    let unpolled = ["1 received", "not polled", "poll the CQ once more"];
+    assert_line(&output, &unpolled);
+
+    let output = run("peer-died").expect_success();
+    assert_line(&output, &["rocade trace: process ", " has ended"]);
+    assert_line(
+        &output,
+        &["** QP", "RDMA_WRITE_ONLY", "sent again: no answer for"],
+    );
+    assert_line(&output, &["RETRY_EXC_ERR", "retransmission (7)"]);
+}
+
+#[test]
+fn a_timeline_is_written_and_drawn() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    let file = rig.dir().join("x.pftrace").to_string_lossy().into_owned();
+    let script = pair("ibv_rc_pingpong -g 0 -n 20 -p PORT");
+    trace(
+        &rig,
+        &["--perfetto", &file, "--", "sh", "-c", script.as_str()],
+    )
+    .expect_success();
+    let shown = rig.rocade(&["trace", "show", &file]).expect_success();
+    assert_line(&shown, &["x.html: ", "slices and packets"]);
+    let page = std::fs::read_to_string(rig.dir().join("x.html")).expect("a page");
+    for word in [
+        "ibv_open_device",
+        "SEND_LAST sent",
+        "\"wire and peer\"",
+        "ibv_rc_pingpong",
+    ] {
+        assert!(page.contains(word), "{word} is not in the page");
+    }
+    assert!(!page.contains("http"), "the page needs a network");
+}

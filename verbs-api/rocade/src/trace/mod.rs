@@ -1,0 +1,263 @@
+//! `rocade trace`: runs a program and prints its verbs, work requests and packets.
+//!
+//! The program's libraries write records into rings of a temporary directory
+//! (`rocade_emulator::trace`). This process reads them meanwhile, and never makes them wait.
+
+pub(crate) mod args;
+mod event;
+mod model;
+mod names;
+mod perfetto;
+#[cfg(test)]
+mod perfetto_tests;
+mod print;
+mod proto;
+mod qp;
+#[cfg(test)]
+mod qp_tests;
+mod report;
+mod show;
+mod source;
+mod summary;
+mod timeline;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::thread;
+use std::time::Duration;
+
+use rocade_emulator::trace::{ENV_TRACE_DIR, now_ns};
+use rocade_emulator::{FileSizeErrors, IgnoredInterrupts};
+
+use crate::error::CliError;
+
+use args::{TraceArgs, TraceCommand, TraceRunArgs};
+use event::Event;
+use model::Model;
+use perfetto::Timeline;
+use print::Printer;
+use source::Source;
+use summary::Summary;
+
+/// The time between two looks at the rings.
+const TICK: Duration = Duration::from_millis(5);
+/// After this time without progress, the trace says what the program waits for.
+const QUIET_NS: u64 = 2_000_000_000;
+
+pub(crate) fn run(args: &TraceArgs, file_size: &FileSizeErrors) -> Result<ExitCode, CliError> {
+    if let Some(TraceCommand::Show(args)) = &args.command {
+        return show::run(args);
+    }
+    let run = &args.run;
+    if run.command.is_empty() {
+        return Err(CliError::new("no program given").hint("rocade trace -- CMD..."));
+    }
+    let dir = directory()?;
+    let child = start(run, dir.path(), file_size)?;
+    let mut session = Session::new(run, dir.path())?;
+    let status = session.follow(child).map_err(|error| {
+        CliError::new(format!("failed to read or write the trace: {error}"))
+            .hint("the program may still run")
+    })?;
+    Ok(exit_code(status))
+}
+
+/// Makes the directory of the rings, in memory if possible.
+fn directory() -> Result<tempfile::TempDir, CliError> {
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix("rocade-trace-");
+    let in_memory = builder.tempdir_in("/dev/shm");
+    let made = in_memory.or_else(|_| builder.tempdir());
+    made.map_err(|error| CliError::new(format!("failed to make a directory: {error}")))
+}
+
+/// Starts the program by `rocade run`.
+fn start(run: &TraceRunArgs, dir: &Path, file_size: &FileSizeErrors) -> Result<Child, CliError> {
+    let explain = |error: io::Error| CliError::new(format!("failed to start the program: {error}"));
+    let exe = std::env::current_exe().map_err(explain)?;
+    let mut command = Command::new(exe);
+    command.arg("run").args(run.run_args());
+    command.arg("--").args(&run.command);
+    command.env(ENV_TRACE_DIR, dir);
+    // The program gets the signals as it would without this command.
+    file_size.end();
+    let child = command.spawn().map_err(explain)?;
+    Ok(child)
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, signal) => 128 + signal.unwrap_or(0),
+    };
+    ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1))
+}
+
+/// A trace in progress.
+struct Session {
+    source: Source,
+    model: Model,
+    printer: Option<Printer<Box<dyn Write>>>,
+    summary: Option<Summary>,
+    timeline: Option<Timeline<BufWriter<File>>>,
+    /// What the last report was about, so that it comes once.
+    reported_ns: u64,
+    ended: BTreeSet<u32>,
+}
+
+impl Session {
+    fn new(run: &TraceRunArgs, dir: &Path) -> Result<Self, CliError> {
+        let create = |path: &Path| {
+            let explain = |error| format!("failed to write {}: {error}", path.display());
+            let file = File::create(path).map_err(|error| CliError::new(explain(error)))?;
+            Ok::<_, CliError>(BufWriter::new(file))
+        };
+        let timeline = run.perfetto.as_deref().map(create).transpose()?;
+        let has_lines = !run.count && (timeline.is_none() || run.output.is_some());
+        let out: Box<dyn Write> = match &run.output {
+            Some(path) => Box::new(create(path)?),
+            None => Box::new(BufWriter::new(io::stderr())),
+        };
+        Ok(Self {
+            source: Source::new(dir),
+            model: Model::default(),
+            printer: has_lines.then(|| Printer::new(out, run.filter.clone())),
+            summary: run.count.then(Summary::default),
+            timeline: timeline.map(Timeline::new),
+            reported_ns: 0,
+            ended: BTreeSet::new(),
+        })
+    }
+
+    /// Prints until the program has ended.
+    fn follow(&mut self, mut child: Child) -> io::Result<ExitStatus> {
+        let _interrupts = IgnoredInterrupts::begin();
+        self.model.progress_ns = now_ns();
+        loop {
+            let ended = child.try_wait()?;
+            let entries = self.source.next(ended.is_some())?;
+            for entry in &entries {
+                for event in self.model.take(entry) {
+                    self.show(&event)?;
+                }
+            }
+            if let Some(status) = ended {
+                self.finish(status)?;
+                return Ok(status);
+            }
+            self.report_silence()?;
+            if entries.is_empty() {
+                self.report_ended()?;
+                self.flush()?;
+                thread::sleep(TICK);
+            }
+        }
+    }
+
+    fn show(&mut self, event: &Event) -> io::Result<()> {
+        if let Some(summary) = &mut self.summary {
+            summary.add(event);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.add(event)?;
+        }
+        match &mut self.printer {
+            Some(printer) => printer.print(event),
+            None => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.printer.as_mut().map_or(Ok(()), Printer::flush)
+    }
+
+    /// Says what the program waits for if nothing has happened for a while.
+    fn report_silence(&mut self) -> io::Result<()> {
+        let progress = self.model.progress_ns;
+        let silent = now_ns().saturating_sub(progress);
+        if silent < QUIET_NS || self.reported_ns == progress || self.model.processes.is_empty() {
+            return Ok(());
+        }
+        self.reported_ns = progress;
+        let lines = report::waiting(&self.model, is_alive);
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let silent = names::duration(silent);
+        self.lines(&format!("no call has begun or ended for {silent}:"), &lines)
+    }
+
+    /// Says which processes have ended, because their peers may wait for them.
+    fn report_ended(&mut self) -> io::Result<()> {
+        let pids = self.model.processes.keys().copied();
+        let is_new = |pid: &u32| !self.ended.contains(pid) && !is_alive(*pid);
+        let ended: Vec<u32> = pids.filter(is_new).collect();
+        for pid in ended {
+            self.ended.insert(pid);
+            if let Some(printer) = &mut self.printer {
+                printer.line(&format!("process {pid} has ended"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lines(&mut self, head: &str, lines: &[String]) -> io::Result<()> {
+        let say = |text: &str| writeln!(io::stderr(), "rocade trace: {text}");
+        let all = std::iter::once(head.to_owned());
+        for line in all.chain(lines.iter().map(|line| format!("  {line}"))) {
+            match &mut self.printer {
+                Some(printer) => printer.line(&line)?,
+                None => say(&line)?,
+            }
+        }
+        self.flush()
+    }
+
+    fn finish(&mut self, status: ExitStatus) -> io::Result<()> {
+        let lines = report::waiting(&self.model, |_| true);
+        if !lines.is_empty() && !status.success() {
+            self.lines(&format!("at the end ({status}):"), &lines)?;
+        }
+        for (pid, count) in self.source.lost() {
+            let text = format!("{count} records of process {pid} are lost, because it was faster");
+            self.lines(&text, &[])?;
+        }
+        let running: Vec<String> = self
+            .model
+            .processes
+            .keys()
+            .copied()
+            .filter(|pid| is_alive(*pid))
+            .map(|pid| pid.to_string())
+            .collect();
+        if !running.is_empty() {
+            self.lines(
+                &format!("still running: process {}", running.join(", ")),
+                &[],
+            )?;
+        }
+        self.flush()?;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.finish()?;
+        }
+        if let Some(summary) = &self.summary {
+            writeln!(io::stderr(), "{}", summary.text())?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if a process runs.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    // The state follows the name, which is in parentheses.
+    let state = stat.ok().and_then(|stat| {
+        let (_, rest) = stat.rsplit_once(") ")?;
+        rest.chars().next()
+    });
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}

@@ -1,0 +1,415 @@
+//! The work requests of a queue pair, tied to their packets and completions.
+
+use std::collections::VecDeque;
+
+use rocade_wire::Operation;
+
+use super::event::{Request, Timing};
+use super::names::{self, Answer};
+
+/// The most requests of a QP to remember. Without signals, or if a program never polls, the oldest
+/// are forgotten.
+const MAX_REQUESTS: usize = 1 << 16;
+
+/// A posted send and its packets.
+#[derive(Debug, Clone)]
+pub(super) struct Send {
+    pub(super) request: Request,
+    pub(super) timing: Timing,
+    first_psn: Option<u32>,
+    last_psn: Option<u32>,
+    first_sent_ns: u64,
+    /// When its newest packet was sent.
+    pub(super) sent_ns: u64,
+    /// When the answer was received.
+    pub(super) acked_ns: Option<u64>,
+}
+
+/// A request that is received and not complete.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    psn: u32,
+    time_ns: u64,
+}
+
+/// The state of a QP.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Qp {
+    pub(super) sends: VecDeque<Send>,
+    pub(super) receives: VecDeque<(u64, Request)>,
+    /// All receives posted so far.
+    pub(super) receives_posted: u64,
+    pub(super) send_cq: u64,
+    pub(super) recv_cq: u64,
+    pub(super) remote_qpn: u32,
+    /// The folded address of the peer.
+    pub(super) remote: u64,
+    mtu: u32,
+    /// The first unused PSN.
+    next_psn: Option<u32>,
+    acked_psn: Option<u32>,
+    /// The received messages that take a receive, and are not polled.
+    arrivals: VecDeque<Arrival>,
+    last_arrival: Option<u32>,
+    /// The time of an RNR NAK after which nothing was sent.
+    rnr_since: Option<u64>,
+    nak: bool,
+    /// The last packet that was sent again.
+    repeated: Option<u32>,
+    /// RNR NAKs received in a row, without another answer.
+    pub(super) rnr_naks: u32,
+    /// Retransmissions in a row, without any answer.
+    pub(super) unanswered: u32,
+    /// RNR NAKs sent in a row.
+    rnr_naks_sent: u32,
+}
+
+/// Returns true if the event of this number in a row is told. A message without a receive is
+/// refused a hundred times a second.
+const fn is_told(number: u32) -> bool {
+    number <= 4 || number.is_power_of_two()
+}
+
+/// Returns the number of an event in a row, if it is not the first.
+fn counted(number: u32) -> String {
+    match number {
+        0 | 1 => String::new(),
+        number => format!(" ({number} in a row)"),
+    }
+}
+
+/// Returns how far PSN `a` is behind `b`, negative if it is before.
+fn behind(a: u32, b: u32) -> i32 {
+    let distance = a.wrapping_sub(b) & 0xff_ffff;
+    let distance = i32::try_from(distance).unwrap_or(0);
+    if distance < 1 << 23 {
+        distance
+    } else {
+        distance - (1 << 24)
+    }
+}
+
+impl Qp {
+    pub(super) fn set_mtu(&mut self, code: u32) {
+        self.mtu = 128u32.checked_shl(code).unwrap_or(0);
+    }
+
+    pub(super) fn post_send(&mut self, time_ns: u64, request: Request) {
+        let timing = Timing {
+            posted_ns: time_ns,
+            ..Timing::default()
+        };
+        self.sends.push_back(Send {
+            request,
+            timing,
+            first_psn: None,
+            last_psn: None,
+            first_sent_ns: 0,
+            sent_ns: 0,
+            acked_ns: None,
+        });
+        if self.sends.len() > MAX_REQUESTS {
+            self.sends.pop_front();
+        }
+    }
+
+    pub(super) fn post_receive(&mut self, time_ns: u64, request: Request) {
+        self.receives_posted += 1;
+        self.receives.push_back((time_ns, request));
+        if self.receives.len() > MAX_REQUESTS {
+            self.receives.pop_front();
+        }
+    }
+
+    /// Forgets the last requests of a post that has failed.
+    pub(super) fn withdraw(&mut self, is_send: bool, count: usize) {
+        if is_send {
+            self.sends.truncate(self.sends.len().saturating_sub(count));
+        } else {
+            let rest = self.receives.len().saturating_sub(count);
+            self.receives_posted -= (self.receives.len() - rest) as u64;
+            self.receives.truncate(rest);
+        }
+    }
+
+    /// The packets that are sent and not acknowledged.
+    pub(super) fn window(&self) -> u32 {
+        match (self.next_psn, self.acked_psn) {
+            (Some(next), Some(acked)) => {
+                u32::try_from(behind(next, acked).saturating_sub(1)).unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Notes a request packet that the QP sends. Returns the cause if it was sent before.
+    pub(super) fn sent(&mut self, time_ns: u64, psn: u32, operation: Operation) -> Option<String> {
+        let is_new = self.next_psn.is_none_or(|next| behind(psn, next) >= 0);
+        if !is_new {
+            return self.sent_again(time_ns, psn);
+        }
+        self.repeated = None;
+        self.next_psn = Some(psn.wrapping_add(1) & 0xff_ffff);
+        if self.acked_psn.is_none() {
+            self.acked_psn = Some(psn.wrapping_sub(1) & 0xff_ffff);
+        }
+        let begins = operation.is_first() || operation.is_only();
+        let unsent = |send: &&mut Send| {
+            send.first_psn.is_none() && send.request.opcode.is_some_and(names::has_packets)
+        };
+        if begins {
+            let mtu = self.mtu;
+            if let Some(send) = self.sends.iter_mut().find(unsent) {
+                send.first_psn = Some(psn);
+                send.first_sent_ns = time_ns;
+                send.sent_ns = time_ns;
+                send.timing.queue = time_ns.saturating_sub(send.timing.posted_ns);
+                let packets = match operation {
+                    Operation::ReadRequest if mtu > 0 => send.request.len.div_ceil(mtu).max(1),
+                    _ => 1,
+                };
+                let last = psn.wrapping_add(packets - 1) & 0xff_ffff;
+                if operation.is_only() {
+                    send.last_psn = Some(last);
+                    self.next_psn = Some(last.wrapping_add(1) & 0xff_ffff);
+                }
+            }
+        } else if let Some(send) = self
+            .sends
+            .iter_mut()
+            .rev()
+            .find(|send| send.first_psn.is_some())
+        {
+            send.last_psn = Some(psn);
+            send.sent_ns = time_ns;
+            send.timing.send = time_ns.saturating_sub(send.first_sent_ns);
+        }
+        None
+    }
+
+    fn sent_again(&mut self, time_ns: u64, psn: u32) -> Option<String> {
+        let is_begin = self.repeated.is_none_or(|last| behind(psn, last) <= 0);
+        self.repeated = Some(psn);
+        let rnr = self.rnr_since.take();
+        let is_nak = std::mem::take(&mut self.nak);
+        let mut waited = 0;
+        for send in &mut self.sends {
+            let (Some(first), None) = (send.first_psn, send.acked_ns) else {
+                continue;
+            };
+            let after = send.last_psn.is_none_or(|last| behind(last, psn) >= 0);
+            if !is_begin || !after {
+                continue;
+            }
+            let since = rnr.unwrap_or(send.sent_ns);
+            let wait = time_ns.saturating_sub(since);
+            if rnr.is_some() {
+                send.timing.rnr += wait;
+            } else {
+                send.timing.retransmission += wait;
+                send.timing.retransmissions += 1;
+            }
+            send.sent_ns = time_ns;
+            if behind(psn, first) >= 0 {
+                waited = wait;
+            }
+        }
+        if !is_begin || rnr.is_some() && !is_told(self.rnr_naks) {
+            return None;
+        }
+        let waited = names::duration(waited);
+        Some(match (rnr, is_nak) {
+            (Some(_), _) => format!("sent again {waited} after the RNR NAK"),
+            (None, true) => format!("sent again after the NAK ({waited})"),
+            (None, false) => {
+                self.unanswered += 1;
+                format!("sent again: no answer for {waited}")
+            }
+        })
+    }
+
+    /// Notes a response. Returns its words if it is no good news.
+    pub(super) fn answered(
+        &mut self,
+        time_ns: u64,
+        psn: u32,
+        operation: Operation,
+        aeth: u32,
+    ) -> Option<String> {
+        self.unanswered = 0;
+        let answer = match operation {
+            Operation::Acknowledge => names::answer(aeth),
+            _ => Answer::Ack,
+        };
+        let acked = match answer {
+            Answer::Ack => psn,
+            _ => psn.wrapping_sub(1) & 0xff_ffff,
+        };
+        if self
+            .acked_psn
+            .is_none_or(|before| behind(acked, before) > 0)
+        {
+            self.acked_psn = Some(acked);
+        }
+        for send in &mut self.sends {
+            let Some(first) = send.first_psn else { break };
+            let is_read = send.request.opcode == Some(4);
+            let is_done = if is_read {
+                let ends = matches!(
+                    operation,
+                    Operation::ReadResponseLast | Operation::ReadResponseOnly
+                );
+                ends && behind(psn, first) >= 0 || behind(acked, send.last_psn.unwrap_or(first)) > 0
+            } else {
+                send.last_psn.is_some_and(|last| behind(acked, last) >= 0)
+            };
+            if is_done && send.acked_ns.is_none() {
+                send.acked_ns = Some(time_ns);
+                send.timing.answer = time_ns.saturating_sub(send.sent_ns);
+            }
+        }
+        match answer {
+            Answer::Ack => {
+                self.rnr_naks = 0;
+                None
+            }
+            Answer::RnrNak => {
+                self.rnr_since = Some(time_ns);
+                self.rnr_naks += 1;
+                if let Some(send) = self.with_psn(psn) {
+                    send.timing.rnr_naks += 1;
+                }
+                let count = self.rnr_naks;
+                let words = format!("RNR NAK: the peer has no receive for it{}", counted(count));
+                is_told(count).then_some(words)
+            }
+            Answer::Nak(name) => {
+                self.nak = true;
+                Some(format!("NAK: {name}"))
+            }
+        }
+    }
+
+    fn with_psn(&mut self, psn: u32) -> Option<&mut Send> {
+        let mut sends = self.sends.iter_mut();
+        sends.find(|send| {
+            let first = send.first_psn.is_some_and(|first| behind(psn, first) >= 0);
+            first && send.last_psn.is_none_or(|last| behind(last, psn) >= 0)
+        })
+    }
+
+    /// Returns the PSN of the last packet of the newest request that the answer of `time_ns`
+    /// completes.
+    pub(super) fn just_acked(&self, time_ns: u64) -> Option<u32> {
+        let acked = self
+            .sends
+            .iter()
+            .rev()
+            .find(|send| send.acked_ns == Some(time_ns));
+        // A READ is one packet, although its responses use more PSNs.
+        acked.and_then(|send| match send.request.opcode {
+            Some(4) => send.first_psn,
+            _ => send.last_psn,
+        })
+    }
+
+    /// Sets the time under way of all requests that the answer of `time_ns` completes.
+    pub(super) fn set_wire(&mut self, time_ns: u64, wire: u64) {
+        for send in &mut self.sends {
+            if send.acked_ns == Some(time_ns) {
+                send.timing.wire = Some(wire.min(send.timing.answer));
+            }
+        }
+    }
+
+    /// Notes a request of the peer that takes a receive.
+    pub(super) fn arrived(&mut self, time_ns: u64, psn: u32) {
+        if self.last_arrival.is_none_or(|last| behind(psn, last) > 0) {
+            self.last_arrival = Some(psn);
+            self.arrivals.push_back(Arrival { psn, time_ns });
+            if self.arrivals.len() > MAX_REQUESTS {
+                self.arrivals.pop_front();
+            }
+        }
+    }
+
+    /// Notes an answer that this QP sends as the responder. Returns its words if it is bad news.
+    pub(super) fn answers(&mut self, psn: u32, aeth: u32) -> Option<String> {
+        match names::answer(aeth) {
+            Answer::Ack => {
+                self.rnr_naks_sent = 0;
+                None
+            }
+            Answer::RnrNak => {
+                self.refused(psn);
+                self.rnr_naks_sent += 1;
+                let count = self.rnr_naks_sent;
+                let words = format!("RNR NAK sent: no receive is posted{}", counted(count));
+                is_told(count).then_some(words)
+            }
+            Answer::Nak(name) => {
+                self.refused(psn);
+                Some(format!("NAK sent: {name}"))
+            }
+        }
+    }
+
+    /// Notes a NAK that this QP sends as the responder.
+    fn refused(&mut self, psn: u32) {
+        while let Some(last) = self.arrivals.back().filter(|one| behind(one.psn, psn) >= 0) {
+            let before = last.psn.wrapping_sub(1) & 0xff_ffff;
+            self.last_arrival = Some(before);
+            self.arrivals.pop_back();
+        }
+    }
+
+    /// Returns when the oldest message has arrived that is not polled, and how many there are.
+    pub(super) fn unpolled_arrivals(&self) -> Option<(u64, usize)> {
+        let oldest = self.arrivals.front()?;
+        Some((oldest.time_ns, self.arrivals.len()))
+    }
+
+    /// Returns the oldest send with a completion that is not polled.
+    pub(super) fn unpolled_send(&self) -> Option<&Send> {
+        let signaled = |send: &&Send| send.request.flags & 2 != 0 && send.acked_ns.is_some();
+        self.sends.iter().find(signaled)
+    }
+
+    /// Takes the request of a completion, and all requests before it.
+    pub(super) fn complete(
+        &mut self,
+        time_ns: u64,
+        wr_id: u64,
+        is_receive: bool,
+    ) -> Option<(Request, Timing)> {
+        if is_receive {
+            let arrival = self.arrivals.pop_front();
+            let index = self
+                .receives
+                .iter()
+                .position(|(_, one)| one.wr_id == wr_id)?;
+            let (posted_ns, request) = self.receives.remove(index)?;
+            let timing = Timing {
+                posted_ns,
+                total: time_ns.saturating_sub(posted_ns),
+                poll: arrival.map_or(0, |one| time_ns.saturating_sub(one.time_ns)),
+                ..Timing::default()
+            };
+            return Some((request, timing));
+        }
+        let index = self
+            .sends
+            .iter()
+            .position(|send| send.request.wr_id == wr_id)?;
+        let send = self.sends.drain(..=index).next_back()?;
+        let mut timing = send.timing;
+        timing.total = time_ns.saturating_sub(timing.posted_ns);
+        if send.acked_ns.is_none() && send.sent_ns != 0 {
+            timing.answer = time_ns.saturating_sub(send.sent_ns);
+        }
+        timing.poll = send
+            .acked_ns
+            .map_or(0, |acked| time_ns.saturating_sub(acked));
+        Some((send.request, timing))
+    }
+}
