@@ -1,6 +1,6 @@
 //! Trace records of a process: calls, work requests, completions and packets, for `rocade trace`.
 //!
-//! The process writes into a ring in a file ([`ring`]), which `rocade trace` reads meanwhile
+//! The process writes into a ring in a file (`ring.rs`), which `rocade trace` reads meanwhile
 //! ([`RingReader`]). A record that finds no room is lost and counted, because a traced program must
 //! never wait for its tracer. Without a tracer, [`is_on`] reads one byte.
 

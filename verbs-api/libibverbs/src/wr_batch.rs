@@ -273,7 +273,7 @@ impl Staged {
             sges,
         };
         if trace::is_on() {
-            let remote = wr.to.map(|to| to.qpn).or(wr.dct.map(|to| to.dctn));
+            let remote = wr.to.map(|to| to.qpn).or_else(|| wr.dct.map(|to| to.dctn));
             data::staged(qpn, &request, data.map_or(0, <[u8]>::len), remote);
         }
         if let Some(change) = wr.change.as_deref() {

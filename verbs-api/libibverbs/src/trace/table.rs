@@ -12,10 +12,10 @@ macro_rules! traced {
                 // SAFETY: same contract.
                 return unsafe { $path($($arg),*) };
             }
-            // SAFETY: by contract arguments of the verb.
             begin(stringify!($name), |_text| {
                 let _first = true;
                 $(
+                    // SAFETY: by contract an argument of the verb.
                     let _first = unsafe {
                         $crate::trace::show::argument(stringify!($arg), &$arg, _first, _text)
                     };
@@ -23,18 +23,15 @@ macro_rules! traced {
             });
             // SAFETY: same contract.
             let result = unsafe { $path($($arg),*) };
+            let rule = $crate::trace::show::Rule::$rule;
             // SAFETY: the verb has filled in its results.
-            end(
-                unsafe { $crate::trace::show::outcome(&result, $crate::trace::show::Rule::$rule) },
-                |_text| {
-                    let _rule = $crate::trace::show::Rule::$rule;
-                    $(
-                        unsafe {
-                            $crate::trace::show::result(stringify!($arg), &$arg, _rule, _text)
-                        };
-                    )*
-                },
-            );
+            let outcome = unsafe { $crate::trace::show::outcome(&result, rule) };
+            end(outcome, |_text| {
+                $(
+                    // SAFETY: as above.
+                    unsafe { $crate::trace::show::result(stringify!($arg), &$arg, rule, _text) };
+                )*
+            });
             result
         }
     )+ };

@@ -93,7 +93,7 @@ impl Model {
             Kind::EmptyPolls => {
                 self.thread(at)
                     .polls
-                    .get_or_insert((record.field(0), at.time_ns));
+                    .get_or_insert_with(|| (record.field(0), at.time_ns));
                 Some(What::EmptyPolls(record.field(1)))
             }
             Kind::ReqNotify => Some(self.req_notify(at, record)),

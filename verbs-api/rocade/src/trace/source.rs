@@ -1,6 +1,6 @@
 //! The rings of all traced processes, merged by time.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const SETTLE_NS: u64 = 20_000_000;
 #[derive(Debug)]
 pub(super) struct Source {
     dir: PathBuf,
-    rings: HashMap<PathBuf, (u32, RingReader)>,
+    rings: BTreeMap<PathBuf, (u32, RingReader)>,
     waiting: Vec<Entry>,
 }
 
@@ -29,7 +29,7 @@ impl Source {
     pub(super) fn new(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
-            rings: HashMap::new(),
+            rings: BTreeMap::new(),
             waiting: Vec::new(),
         }
     }
