@@ -186,7 +186,7 @@ impl Dispatch<'_> {
         origin: &mut impl Origin,
     ) -> Disposition {
         trace_received(meta, packet);
-        if !self.engine.hooks.is_active() {
+        if !self.engine.links.hooks.is_active() {
             return self.deliver(meta, packet, origin);
         }
         // Not the time of the batch: its later packets may have been sent after that.
