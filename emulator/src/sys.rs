@@ -311,8 +311,8 @@ impl FileSizeErrors {
     }
 }
 
-/// Ignores SIGINT and SIGQUIT until it is dropped, for a process that waits for a program which gets
-/// them from the same terminal.
+/// Ignores SIGINT and SIGQUIT until it is dropped, for a process that waits for a program. The
+/// program gets them from the same terminal.
 #[derive(Debug)]
 pub struct IgnoredInterrupts {
     before: [libc::sighandler_t; 2],

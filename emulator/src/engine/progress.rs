@@ -138,8 +138,7 @@ impl Nic {
     /// packets. In the middle of a message this polls for a little longer, because the rest is on
     /// its way.
     ///
-    /// Datagrams to QP 1 are only queued: [`Nic::serve_cm`] follows when the caller holds
-    /// no lock.
+    /// Datagrams to QP 1 are only queued: `CmHost::serve` follows when the caller holds no lock.
     pub(super) fn receive(
         &self,
         endpoint: &LocalEndpoint,

@@ -83,7 +83,7 @@ pub(crate) enum SendOutcome {
 /// * The peer is trusted to send packets, and in nothing else: what it writes may change at any
 ///   time, and may be wrong.
 /// * Threads may send and receive at the same time. One thread at a time receives.
-/// * Nobody sleeps in spite of a batch: after [`announce`](PeerLink::announce) and a full fence
+/// * No process sleeps in spite of a batch: after [`announce`](PeerLink::announce) and a full fence
 ///   either [`has_unread`](PeerLink::has_unread) is true, or the peer wakes this process by the
 ///   eventfd that it shares with its peers.
 pub(crate) trait PeerLink: fmt::Debug {

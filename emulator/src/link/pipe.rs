@@ -5,10 +5,9 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
-
 use super::peer_link::{Ends, Fragment, PeerBatch, PeerLink, PeerReceiver, SendOutcome, Sending};
 use super::shm::wake;
+use crate::sync::{Mutex, MutexGuard, rank};
 
 /// One direction.
 type Queue = Arc<Mutex<VecDeque<(Vec<u8>, Sending)>>>;
@@ -19,7 +18,7 @@ pub(crate) struct PipeLink {
     ends: Ends,
     tx: Queue,
     rx: Queue,
-    receiving: Mutex<()>,
+    receiving: Mutex<(), rank::RingReceive>,
     /// Wakes the thread that waits for packets.
     wake: Arc<OwnedFd>,
 }

@@ -43,7 +43,7 @@ pub enum Kind {
     /// A packet: `own QP:remote QP`, `PSN:opcode`, [`flag`]s, [`super::fold`] of the destination,
     /// `length:AETH`.
     Packet,
-    /// What a fault rule did to a packet: as [`Kind::Packet`], and the words as text.
+    /// Effect of a fault rule on a packet: as [`Kind::Packet`], and the words as text.
     Note,
 }
 

@@ -28,8 +28,8 @@ pub(crate) struct Host {
 /// The peers of which something is known.
 #[derive(Debug, Default)]
 pub(crate) struct KnownPeers {
-    /// Those that the system could reach.
+    /// Peers that the system could reach.
     pub(in crate::engine) reached: ReachedPeers,
-    /// Those with a deviation.
+    /// Peers with a deviation.
     pub(in crate::engine) traits: PeerTraits,
 }

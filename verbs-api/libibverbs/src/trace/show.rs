@@ -41,7 +41,7 @@ pub(crate) enum Rule {
     Errno,
     /// Negative ones, with errno.
     Negative,
-    /// As for [`Rule::Errno`]. The call frees what its arguments point to.
+    /// Errors as for [`Rule::Errno`]. The call frees what its arguments point to.
     Frees,
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct ShowArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// What is printed.
+/// Events to print.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TraceFilter {
     /// Only calls whose names begin so (can be repeated)

@@ -1,4 +1,4 @@
-//! What has happened in the traced processes, as the printer, the summary and the timeline need it.
+//! Events in the traced processes, as the printer, the summary and the timeline need it.
 
 use rocade_emulator::trace::Record;
 
@@ -89,7 +89,7 @@ impl Request {
     }
 }
 
-/// How long a work request took, and where. All in nanoseconds.
+/// Durations of the parts of a work request, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Timing {
     pub(super) posted_ns: u64,
@@ -175,7 +175,7 @@ impl Call {
     }
 }
 
-/// What has happened.
+/// Kind of an event, with its facts.
 #[derive(Debug, Clone)]
 pub(super) enum What {
     Process(String),

@@ -104,7 +104,7 @@ struct Session {
     printer: Option<Printer<Box<dyn Write>>>,
     summary: Option<Summary>,
     timeline: Option<Timeline<BufWriter<File>>>,
-    /// What the last report was about, so that it comes once.
+    /// Time of progress of the last report, which comes once.
     reported_ns: u64,
     ended: BTreeSet<u32>,
 }

@@ -56,7 +56,7 @@ pub(super) struct Process {
 pub(super) struct Model {
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) qps: BTreeMap<QpId, Qp>,
-    /// When something was last posted, completed or called.
+    /// Time of the last post, completion or call.
     pub(super) progress_ns: u64,
     srqs: HashMap<(u32, u64), Vec<Request>>,
     under_way: HashMap<PacketKey, (u64, u64)>,

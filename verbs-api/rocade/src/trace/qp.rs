@@ -19,9 +19,9 @@ pub(super) struct Send {
     first_psn: Option<u32>,
     last_psn: Option<u32>,
     first_sent_ns: u64,
-    /// When its newest packet was sent.
+    /// Time of sending its newest packet.
     pub(super) sent_ns: u64,
-    /// When the answer was received.
+    /// Time of receiving the answer.
     pub(super) acked_ns: Option<u64>,
 }
 

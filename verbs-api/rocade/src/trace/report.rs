@@ -1,4 +1,4 @@
-//! What the traced processes wait for: open calls, requests without completion, unpolled messages.
+//! Reports of what the traced processes wait for: open calls, requests without completion, unpolled messages.
 
 use rocade_emulator::trace::now_ns;
 
@@ -131,7 +131,7 @@ fn unfinished(
     Some(line)
 }
 
-/// Describes completions that nobody polls.
+/// Describes unpolled completions.
 fn unpolled(now: u64, id: QpId, qp: &Qp, process: Option<&Process>) -> Option<String> {
     let received = qp
         .unpolled_arrivals()
