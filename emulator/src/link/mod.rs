@@ -52,10 +52,10 @@ pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// A local address, and the means to send to others.
 ///
-/// Datagrams may be lost, repeated, late or out of order, as on any network. Every host that reaches
-/// the address can send one, so that a received one may have any content. Runs of one call stay
-/// together and in order until the network. Threads may send at the same time, and one thread at a
-/// time receives.
+/// Datagrams may be lost, repeated, late or out of order, as on any network. Every host that
+/// reaches the address can send one, so that a received one may have any content. Runs of one call
+/// stay together and in order until the network. Threads may send at the same time, and one thread
+/// at a time receives.
 pub(crate) trait Link: fmt::Debug + Send + Sync {
     /// Returns the address with its interface, if it needs one.
     fn local_addr(&self) -> LocalAddr;

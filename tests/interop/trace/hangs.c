@@ -1,10 +1,13 @@
 /*
  * Two processes with a connected queue pair each, and one of four mistakes.
  *
- *   no-receive   the peer posts no receive.
- *   wrong-rkey   a WRITE has a key that the peer does not have.
- *   peer-died    the peer is killed before a WRITE.
- *   lost-wakeup  the receiver asks for an event after the completion is there, and waits.
+ * no-receive: the peer posts no receive.
+ *
+ * wrong-rkey: a WRITE has a key that the peer does not have.
+ *
+ * peer-died: the peer is killed before a WRITE.
+ *
+ * lost-wakeup: the receiver asks for an event after the completion is there, and waits.
  *
  * The parent ends after the number of seconds in the second argument, if it waits for ever.
  */

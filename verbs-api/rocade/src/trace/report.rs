@@ -1,4 +1,5 @@
-//! Reports of what the traced processes wait for: open calls, requests without completion, unpolled messages.
+//! Reports of what the traced processes wait for: open calls, requests without completion, unpolled
+//! messages.
 
 use rocade_emulator::trace::now_ns;
 
