@@ -31,6 +31,16 @@ const RATE_40G: u8 = 7;
 /// ACK delay that mlx5 reports.
 const MLX5_ACK_DELAY: u8 = 16;
 
+/// Returns a traffic class with which the network may mark packets instead of dropping them: the
+/// given one, unless it says nothing about that.
+pub(crate) const fn ecn_capable(traffic_class: u8) -> u8 {
+    if traffic_class & ECN == 0 {
+        traffic_class | ECN_CAPABLE
+    } else {
+        traffic_class
+    }
+}
+
 /// A kind of device, named after its driver. It changes reported attributes, and free fields of
 /// packets, but never the device's abilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -231,8 +241,8 @@ impl Likeness {
     //= HW-02
     pub(crate) const fn traffic_class(self, asked: u8) -> u8 {
         match self {
-            Self::Mlx5 if asked & ECN == 0 => asked | ECN_CAPABLE,
-            _ => asked,
+            Self::Mlx5 => ecn_capable(asked),
+            Self::Rocade | Self::Rxe => asked,
         }
     }
 

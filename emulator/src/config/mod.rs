@@ -66,6 +66,7 @@ pub use self::guid::HostIdentity;
 pub use self::host::{HostNetwork, Interface};
 pub use self::identity::{DeviceIdentity, MAX_PKEYS};
 pub use self::likeness::Likeness;
+pub(crate) use self::likeness::ecn_capable;
 pub use self::log_filter::LogFilter;
 pub(crate) use self::names::is_setting;
 pub use self::names::{ENV_WARNED, UnknownVariable, unknown_variables};

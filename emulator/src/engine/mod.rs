@@ -60,7 +60,7 @@ use rocade_wire::{Gid, Qpn};
 use crate::broker::BrokerLink;
 use crate::clock::Clock;
 use crate::cm::CmHost;
-use crate::config::{BrokerMode, EngineConfig, Peers};
+use crate::config::{BrokerMode, EngineConfig, Peers, ecn_capable};
 use crate::counters::{AtomicCounters, EngineCounters};
 use crate::error::VerbsError;
 use crate::faults::{FaultPlan, FaultReport, FaultRule, Triggers};
@@ -94,10 +94,6 @@ pub(crate) use thread_polls::note_completions;
 pub struct Engine {
     inner: Arc<Nic>,
 }
-
-/// The ECN bits of a traffic class, and the value ECT(0).
-const ECN: u8 = 3;
-const ECN_CAPABLE: u8 = 2;
 
 /// The emulated hardware: its parts, and what needs several of them.
 #[derive(Debug)]
@@ -538,9 +534,8 @@ impl Nic {
         let peer_link = self.peer_link_to(&endpoint, dest, to);
         let mut av = *av;
         //= ENC-10
-        if self.host.controls_congestion() && av.traffic_class & ECN == 0 {
-            // Lets the network mark the packets instead of dropping them.
-            av.traffic_class |= ECN_CAPABLE;
+        if self.host.controls_congestion() {
+            av.traffic_class = ecn_capable(av.traffic_class);
         }
         //= ENC-05
         let flow = match (av.flow_label, own) {
