@@ -28,7 +28,7 @@ mod error;
 mod failure;
 pub mod faults;
 mod fdpass;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, all(test, not(loom))))]
 pub mod fuzzing;
 mod gsi;
 mod hca;

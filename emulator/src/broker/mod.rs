@@ -76,7 +76,7 @@ pub use fault_reports::{
 pub use faults::{add_fault, clear_faults, faults};
 pub(crate) use link::BrokerLink;
 pub(crate) use protocol::TargetEvent;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, all(test, not(loom))))]
 pub use protocol::fuzz_messages;
 pub use protocol::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, ProtocolError, RefusalCode,

@@ -735,7 +735,7 @@ impl Response {
 ///
 /// # Panics
 /// If encoding and parsing change a message.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, all(test, not(loom))))]
 pub fn fuzz_messages(bytes: &[u8], fds: usize) {
     if let Ok(request) = Request::decode(bytes, fds) {
         assert_eq!(Request::decode(&request.encode(), fds), Ok(request));

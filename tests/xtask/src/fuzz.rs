@@ -1,5 +1,6 @@
 //! Fuzzing with libFuzzer on a stable compiler.
 //!
+//! `cargo xtask test` has a short run of the same targets without it (`tests/fuzz-targets`).
 //! `tests/fuzz` is a workspace of its own: one program per file of `fuzz_targets`. Its
 //! `.cargo/config.toml` asks for the compiler's coverage pass by stable flags, so neither a nightly
 //! toolchain nor cargo-fuzz is needed. `tests/fuzz/corpus/<target>` holds inputs that are kept,
@@ -18,24 +19,10 @@ use crate::{
     workspace::{Workspace, host_triple},
 };
 
-/// Amount of fuzzing of a target.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Effort {
-    /// So many seconds, with other inputs each time, and with those of earlier runs.
-    Seconds(u32),
-    /// So many inputs, the same ones each time.
-    Inputs(u32),
-}
-
-/// Inputs per target in `cargo xtask test`, which must not depend on luck: 1 to 15 s.
-pub(crate) const SMOKE: Effort = Effort::Inputs(10_000);
-/// Longest time of these.
-const SMOKE_LIMIT: Duration = Duration::from_secs(900);
-
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
-/// Builds the fuzz targets and runs each (or those in `only`).
-pub(crate) fn run(workspace: &Workspace, effort: Effort, only: &[String]) -> Tally {
+/// Builds the fuzz targets and runs each (or those in `only`) for so many seconds.
+pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Tally {
     let dir = workspace.root().join("tests/fuzz");
     let targets = match targets(&dir) {
         Ok(targets) => targets,
@@ -74,16 +61,10 @@ pub(crate) fn run(workspace: &Workspace, effort: Effort, only: &[String]) -> Tal
         .filter(|target| only.is_empty() || only.contains(target))
     {
         let program = build_dir.join(&triple).join("release").join(target);
-        let (limit, amount) = match effort {
-            Effort::Seconds(seconds) => (
-                Duration::from_secs(u64::from(seconds) + 120),
-                format!("for {seconds} s"),
-            ),
-            Effort::Inputs(count) => (SMOKE_LIMIT, format!("with {count} inputs")),
-        };
-        let headline = format!("fuzz {target} {amount}");
+        let limit = Duration::from_secs(u64::from(seconds) + 120);
+        let headline = format!("fuzz {target} for {seconds} s");
         tally = tally
-            + match session(&dir, &program, target, effort) {
+            + match session(&dir, &program, target, seconds) {
                 Ok(command) => step::run(&headline, limit, command).as_one(),
                 Err(error) => {
                     eprintln!("xtask: {headline}: {error}");
@@ -129,23 +110,14 @@ fn build(workspace: &Workspace, dir: &Path, build_dir: &Path, triple: &str) -> C
 
 /// One run of a target: new inputs go to a scratch corpus in the build directory, the kept ones are
 /// only read.
-fn session(dir: &Path, program: &Path, target: &str, effort: Effort) -> io::Result<Command> {
+fn session(dir: &Path, program: &Path, target: &str, seconds: u32) -> io::Result<Command> {
     let artifacts = dir.join("artifacts").join(target);
     let kept = dir.join("corpus").join(target);
     let scratch = scratch_corpus(program, target);
     fs::create_dir_all(&artifacts)?;
     let mut command = Command::new(program);
     command.current_dir(dir);
-    match effort {
-        Effort::Seconds(seconds) => {
-            command.arg(format!("-max_total_time={seconds}"));
-        }
-        Effort::Inputs(count) => {
-            command.arg(format!("-runs={count}")).arg("-seed=1");
-            // The inputs of an earlier run would lead to others.
-            let _ = fs::remove_dir_all(&scratch);
-        }
-    }
+    command.arg(format!("-max_total_time={seconds}"));
     fs::create_dir_all(&scratch)?;
     command.arg("-timeout=10").arg("-rss_limit_mb=2048");
     command.arg("-print_final_stats=1").arg("-verbosity=0");
@@ -159,4 +131,40 @@ fn session(dir: &Path, program: &Path, target: &str, effort: Effort) -> io::Resu
 
 fn scratch_corpus(program: &Path, target: &str) -> PathBuf {
     program.with_file_name("corpus").join(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The programs are built by `cargo xtask fuzz` only, so nothing else notices what is wrong.
+    #[test]
+    fn each_target_has_a_program_and_the_lock_file_is_complete() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).expect("the manifest");
+        for name in targets(&dir).expect("the targets") {
+            let program = dir.join("fuzz_targets").join(&name).with_extension("rs");
+            let program = fs::read_to_string(program).expect("a program");
+            assert!(program.contains("fuzz_target!(|input: &[u8]|"), "{name}");
+            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+        }
+        for source in fs::read_dir(dir.join("../fuzz-targets/src")).expect("the library") {
+            let name = source.expect("a file").file_name();
+            let is_target = !["lib.rs", "inputs.rs", "program.rs"]
+                .iter()
+                .any(|it| name == *it);
+            assert!(
+                !is_target || dir.join("fuzz_targets").join(&name).is_file(),
+                "{name:?}"
+            );
+        }
+        let asked = Command::new(env!("CARGO"))
+            .args(["metadata", "--locked", "--format-version=1"])
+            .current_dir(&dir)
+            .output()
+            .expect("cargo starts");
+        // Without the network it may fail for another reason.
+        let errors = String::from_utf8_lossy(&asked.stderr);
+        assert!(!errors.contains("--locked"), "{errors}");
+    }
 }

@@ -159,9 +159,7 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         Task::Test(args) => suite::run(workspace, !args.no_install, &args.filters),
         Task::Lint => lint::run(workspace),
         Task::Rules { prune } => rules::run(workspace.root(), true, prune),
-        Task::Fuzz { seconds, targets } => {
-            fuzz::run(workspace, fuzz::Effort::Seconds(seconds), &targets)
-        }
+        Task::Fuzz { seconds, targets } => fuzz::run(workspace, seconds, &targets),
         Task::Bench { arguments } => bench::run(workspace, &arguments),
         Task::Mutants {
             seed,

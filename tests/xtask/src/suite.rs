@@ -1,4 +1,4 @@
-//! `cargo xtask test`: install, build, test, lint, loom, fuzz, AArch64.
+//! `cargo xtask test`: install, build, test, lint, loom, AArch64.
 //!
 //! The tests wait most of the time, builds and checks compute. So several lines of work run at a
 //! time:
@@ -6,7 +6,7 @@
 //! ```text
 //! build of the tests ─┬─ test programs, two at a time ─ guests ───────────────────┬─ result
 //!                     ├─ packages, documentation tests, loom, clippy, doc ────────┤
-//!                     └─ fuzz, AArch64 ───────────────────────────────────────────┘
+//!                     └─ AArch64 ─────────────────────────────────────────────────┘
 //! ```
 //!
 //! The lower lines have low priority.
@@ -20,7 +20,7 @@ use std::{
 };
 
 use crate::{
-    aarch64, fuzz, lint, loom, packages, programs, pypi, registry,
+    aarch64, lint, loom, packages, programs, pypi, registry,
     skips::parse_skip_log,
     step::{self, Priority},
     tally::Tally,
@@ -86,9 +86,9 @@ fn everything(workspace: &Workspace, install: bool) -> Tally {
     let (tests, rest) = thread::scope(|scope| {
         let rest = scope.spawn(move || {
             step::aside(Priority::Low, || {
-                // What has build directories of its own does not wait for the rest.
+                // What has a build directory of its own does not wait for the rest.
                 thread::scope(|scope| {
-                    let others = || step::aside(Priority::Low, || with_other_builds(workspace));
+                    let others = || step::aside(Priority::Low, || aarch64::run(workspace));
                     let others = scope.spawn(others);
                     let checked = packages_assembled() + checks(workspace);
                     checked + others.join().unwrap_or(Tally::FAIL)
@@ -121,11 +121,6 @@ fn checks(workspace: &Workspace) -> Tally {
     step::run("documentation tests", TEST_LIMIT, doc_tests).as_tests()
         + loom::run(workspace)
         + lint::run_formatted(workspace)
-}
-
-/// Runs what has build directories of its own.
-fn with_other_builds(workspace: &Workspace) -> Tally {
-    fuzz::run(workspace, fuzz::SMOKE, &[]) + aarch64::run(workspace)
 }
 
 /// Runs tests with the environment that they need, and tells the skipped ones from those that

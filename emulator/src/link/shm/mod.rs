@@ -7,7 +7,7 @@
 //!
 //! The other process is only trusted to send packets, see `ring` and `memory`.
 
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, all(test, not(loom))))]
 pub(crate) mod fuzz;
 mod memory;
 mod ring;

@@ -79,7 +79,7 @@ impl RingControl {
     }
 
     /// Writes one of the words, as the other process may at any time.
-    #[cfg(fuzzing)]
+    #[cfg(any(fuzzing, all(test, not(loom))))]
     pub(super) fn damage(&self, which: u8, value: u64) {
         let words = [
             &self.tail,

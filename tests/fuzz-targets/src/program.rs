@@ -9,25 +9,25 @@ use rocade_wire::{
 };
 
 /// The bytes of each region.
-pub const REGION_LEN: u32 = 6000;
+pub(crate) const REGION_LEN: u32 = 6000;
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_WRITE)
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_ATOMIC);
 
 /// The rest of the input, followed by zeros.
-pub struct Source<'a>(pub &'a [u8]);
+pub(crate) struct Source<'a>(pub(crate) &'a [u8]);
 
 impl Source<'_> {
-    pub fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         self.array::<1>()[0]
     }
 
-    pub fn word(&mut self) -> u32 {
+    pub(crate) fn word(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
-    pub fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&mut self) -> [u8; N] {
         let (taken, rest) = self.0.split_at(self.0.len().min(N));
         self.0 = rest;
         let mut array = [0; N];
@@ -36,7 +36,7 @@ impl Source<'_> {
     }
 
     /// Returns a small number, or one around the limits of 24 and 32 bits.
-    pub fn number(&mut self) -> u32 {
+    pub(crate) fn number(&mut self) -> u32 {
         match self.byte() {
             small @ 0..=0xdf => u32::from(small % 8),
             0xe0..=0xef => self.word(),
@@ -47,8 +47,8 @@ impl Source<'_> {
 
 /// The regions of one side: one that peers may use, and three that they may not write.
 #[derive(Clone, Copy)]
-pub struct Regions {
-    pub good: Region,
+pub(crate) struct Regions {
+    pub(crate) good: Region,
     read_only: Region,
     foreign: Region,
     gone: Region,
@@ -56,7 +56,7 @@ pub struct Regions {
 
 impl Regions {
     /// Registers the regions. The good one is in this protection domain.
-    pub fn new(mem: &TestMemory, domain: PdTag) -> Self {
+    pub(crate) fn new(mem: &TestMemory, domain: PdTag) -> Self {
         let is_own = domain == TestMemory::PD;
         let (own, other) = (
             mem.register(REGION_LEN, ALL),
@@ -86,7 +86,7 @@ impl Regions {
         }
     }
 
-    pub fn sges(&self, source: &mut Source<'_>) -> Vec<Sge> {
+    pub(crate) fn sges(&self, source: &mut Source<'_>) -> Vec<Sge> {
         let count = match source.byte() {
             byte @ 0..=0xef => byte % 4,
             _ => 9,
@@ -102,7 +102,7 @@ impl Regions {
 
     /// # Panics
     /// If a peer has written without access rights.
-    pub fn assert_untouched(&self, mem: &TestMemory) {
+    pub(crate) fn assert_untouched(&self, mem: &TestMemory) {
         for region in [self.read_only, self.foreign, self.gone] {
             let bytes = mem.all(&region);
             assert!(
@@ -114,7 +114,7 @@ impl Regions {
 }
 
 /// Returns a send work request to a peer with these regions.
-pub fn send_wr<'a>(
+pub(crate) fn send_wr<'a>(
     source: &mut Source<'_>,
     wr_id: u64,
     remote: &Regions,
@@ -148,7 +148,7 @@ fn va(source: &mut Source<'_>, region: &Region) -> u64 {
 
 /// Returns a packet of this service, mostly well formed. `edit` fills in the headers of the
 /// service.
-pub fn packet(
+pub(crate) fn packet(
     source: &mut Source<'_>,
     service: Service,
     (to, psn): (Qpn, &mut u32),
