@@ -87,22 +87,20 @@ fn every_way_agrees_with_another_implementation() {
     }
 }
 
-/// Checks lengths past two turns of the widest loop, and around those of packets.
+/// Checks every length past two turns of the widest loop, and those around packets' and pages'.
 #[test]
 fn every_way_sums_and_copies_every_length() {
     const MOST: usize = 9000;
+    let lengths = [0..1200, 2000..2120, 4060..4230, MOST - 100..MOST + 1];
     let bytes = noise(MOST);
     let crc = 0x0123_4567;
     let expected = naive_of_all(crc, &bytes);
     for backend in Backend::available() {
         println!("{backend}");
-        for (len, &expected) in expected.iter().enumerate() {
-            let bytes = &bytes[..len];
-            assert_eq!(
-                backend.update(crc, bytes),
-                expected,
-                "{backend}, {len} bytes"
-            );
+        for len in lengths.iter().cloned().flatten() {
+            let (bytes, expected) = (&bytes[..len], expected[len]);
+            let sum = backend.update(crc, bytes);
+            assert_eq!(sum, expected, "{backend}, {len} bytes");
             let copied = copy_guarded(backend, crc, &[], bytes, len % 64);
             assert_eq!(copied, expected, "{backend}, copy of {len} bytes");
         }
@@ -115,7 +113,7 @@ fn every_way_sums_a_head_before_a_copy() {
     let crc = 0x89ab_cdef;
     let expected = naive_of_all(crc, &bytes);
     for backend in Backend::available() {
-        for len in (0..700).chain(1000..1300) {
+        for len in (0..400).chain(1000..1100) {
             for head in (0..=len.min(80)).filter(|head| len % 3 == 0 || head % 4 == 0) {
                 let (head, payload) = bytes[..len].split_at(head);
                 let crc = copy_guarded(backend, crc, head, payload, 1);

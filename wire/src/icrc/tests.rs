@@ -316,9 +316,9 @@ fn one_random_value_in_65536_passes() {
     // sample.
     let flow = IcrcFlow::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc001).unwrap();
     let covered = [0x5a; 40];
-    let samples = (0..1u32 << 20).map(|n| n.wrapping_mul(0x9e37_79b1));
+    let samples = (0..1u32 << 18).map(|n| n.wrapping_mul(0x9e37_79b1));
     let passed = samples
         .filter(|icrc| flow.check(0, &covered, icrc.to_le_bytes()) != IcrcCheck::Bad)
         .count();
-    assert!(passed < 64, "{passed} of 2^20 passed, 16 expected");
+    assert!(passed < 24, "{passed} of 2^18 passed, 4 expected");
 }

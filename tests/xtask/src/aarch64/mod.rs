@@ -59,7 +59,12 @@ const UNIT_TESTS: [&str; 3] = ["rocade-abi", "rocade-transport", "rocade-wire"];
 const BESIDE_UNIT_TESTS: [&str; 2] = ["layout", "captures"];
 
 /// Programs of which only some tests run, by their package and target.
-const IN_PART: [(&str, &[&str]); 4] = [
+const IN_PART: [(&str, &[&str]); 5] = [
+    // These simulate a minute of a flood, without anything that depends on the processor.
+    (
+        "transport (lib rocade_transport)",
+        &["--skip", "cm::tests::flood::"],
+    ),
     // The rest asks the loader of the machine.
     ("libibverbs (test consumers)", &["all_that_is_needed"]),
     (
