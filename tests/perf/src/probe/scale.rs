@@ -118,7 +118,8 @@ pub(crate) fn idle(queue_pairs: u32) -> Result<(), Failure> {
     let pd = open()?;
     let cq = pd.context().completion_queue(16).map_err(text)?;
     let pairs = |count: u32| -> Result<Vec<QueuePair>, Failure> {
-        let mut made = Vec::new();
+        // A vector that grows leaves its former memory behind.
+        let mut made = Vec::with_capacity(usize::try_from(count).map_err(text)?);
         for _ in 0..count / 2 {
             let (a, b) = (single(&pd, &cq, IDLE_DEPTH)?, single(&pd, &cq, IDLE_DEPTH)?);
             let (a_end, b_end) = (a.endpoint(), b.endpoint());
