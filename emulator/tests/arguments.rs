@@ -199,7 +199,7 @@ fn posting() {
     }
     let sge = side.sge(0, 8);
     assert_eq!(
-        errno(side.qp.send_queue().push(&wr(&[sge]))),
+        errno(side.qp.post_sends(|queue| queue.push(&wr(&[sge])))),
         libc::EINVAL,
         "RESET"
     );
@@ -218,7 +218,7 @@ fn posting() {
     );
     let five = [sge; 5];
     assert_eq!(
-        errno(side.qp.send_queue().push(&wr(&five))),
+        errno(side.qp.post_sends(|queue| queue.push(&wr(&five)))),
         libc::EINVAL,
         "too many SGEs"
     );
@@ -229,7 +229,10 @@ fn posting() {
     );
     let long = [0; 257];
     assert_eq!(
-        errno(side.qp.send_queue().push_inline(&wr(&[]), &long)),
+        errno(
+            side.qp
+                .post_sends(|queue| queue.push_inline(&wr(&[]), &long))
+        ),
         libc::EINVAL
     );
     let read = SendOp::Read {
@@ -241,7 +244,10 @@ fn posting() {
         ..wr(&[])
     };
     assert_eq!(
-        errno(side.qp.send_queue().push_inline(&inline_read, &[0; 8])),
+        errno(
+            side.qp
+                .post_sends(|queue| queue.push_inline(&inline_read, &[0; 8]))
+        ),
         libc::EINVAL
     );
     let short = [side.sge(0, 7)];
@@ -255,16 +261,16 @@ fn posting() {
         ..wr(&short)
     };
     assert_eq!(
-        errno(side.qp.send_queue().push(&atomic)),
+        errno(side.qp.post_sends(|queue| queue.push(&atomic))),
         libc::EINVAL,
         "7 bytes"
     );
     for _ in 0..128 {
-        side.qp.send_queue().push(&wr(&[sge])).unwrap();
+        side.qp.post_sends(|queue| queue.push(&wr(&[sge]))).unwrap();
         side.qp.recv_queue().push(1, &[sge]).unwrap();
     }
     assert_eq!(
-        errno(side.qp.send_queue().push(&wr(&[sge]))),
+        errno(side.qp.post_sends(|queue| queue.push(&wr(&[sge])))),
         libc::ENOMEM,
         "full"
     );

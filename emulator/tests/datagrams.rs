@@ -23,7 +23,7 @@ fn send_to(qp: &Qp, ah: &Ah, dest: &Qp, wr: &SendWr<'_>) -> Result<(), VerbsErro
         dest_qp: dest.qp_num(),
         qkey: Qkey::new(QKEY),
     };
-    qp.send_queue().push_datagram(wr, to, None)
+    qp.post_sends(|queue| queue.push_datagram(wr, to, None))
 }
 
 /// Two sides with a datagram QP each, and an address handle from the first to the second.
@@ -150,7 +150,7 @@ fn addresses_that_lead_nowhere_are_refused() {
         send_to(&qp, &ah, &qp, &wr(1, &sges)).unwrap_err().errno(),
         22
     );
-    let posted = qp.send_queue().push(&wr(1, &sges));
+    let posted = qp.post_sends(|queue| queue.push(&wr(1, &sges)));
     assert!(matches!(
         posted,
         Err(VerbsError::Post(PostError::NoDestination))
@@ -186,21 +186,20 @@ fn an_address_handle_may_go_before_its_datagrams() {
             .push(wr_id, &[b.sge(1000 * wr_id as usize, 296)])
             .unwrap();
     }
-    {
-        let mut poster = from.send_queue();
+    from.post_sends(|queue| {
         for wr_id in 0..8 {
             let to = Datagram {
                 ah: &ah,
                 dest_qp: to.qp_num(),
                 qkey: Qkey::new(QKEY),
             };
-            poster
+            queue
                 .push_datagram(&wr(wr_id, &[a.sge(0, 256)]), to, None)
                 .unwrap();
         }
         ah.destroy().unwrap();
         drop(ah);
-    }
+    });
     assert!(
         completions(&a, 8)
             .iter()
@@ -263,8 +262,7 @@ fn what_cannot_be_taken_is_dropped() {
         dest_qp: to.qp_num(),
         qkey: Qkey::new(QKEY + 1),
     };
-    from.send_queue()
-        .push_datagram(&wr(2, &sges), wrong_key, None)
+    from.post_sends(|queue| queue.push_datagram(&wr(2, &sges), wrong_key, None))
         .unwrap();
     wait(&b, || to.counters().dropped(DropReason::BadQkey) == 1);
     // The port of the receiver counts it, that of the sender does not.
@@ -301,8 +299,7 @@ fn a_local_error_stops_the_send_queue() {
         dest_qp: to.qp_num(),
         qkey: Qkey::new(QKEY),
     };
-    from.send_queue()
-        .push_datagram(&wr(4, &[]), to, Some(b"inline"))
+    from.post_sends(|queue| queue.push_datagram(&wr(4, &[]), to, Some(b"inline")))
         .unwrap();
     assert_eq!(b.completion().byte_len as usize, GRH + 6);
     assert_eq!(b.bytes(GRH, 6), b"inline");
@@ -350,8 +347,7 @@ fn unreliable_connections_carry_messages_and_writes() {
     let data = pattern(100_000, 9);
     a.fill(0, &data);
     to.recv_queue().push(1, &[b.sge(0, 100_000)]).unwrap();
-    from.send_queue()
-        .push(&wr(2, &[a.sge(0, 100_000)]))
+    from.post_sends(|queue| queue.push(&wr(2, &[a.sge(0, 100_000)])))
         .unwrap();
     assert_eq!(a.completion().status, WcStatus::Success);
     assert_eq!(b.completion().byte_len, 100_000);
@@ -363,21 +359,24 @@ fn unreliable_connections_carry_messages_and_writes() {
         imm: Some([1, 2, 3, 4]),
     };
     let write = SendWr { op, ..wr(4, &[]) };
-    from.send_queue()
-        .push(&SendWr {
+    from.post_sends(|queue| {
+        queue.push(&SendWr {
             sges: &[a.sge(0, 100_000)],
             ..write
         })
-        .unwrap();
+    })
+    .unwrap();
     assert_eq!(b.completion().wr_id, 3);
     assert_eq!(b.bytes(500_000, 100_000), data);
     let read = SendOp::Read {
         va: b.addr(0),
         rkey: b.mr.rkey(),
     };
-    let posted = from.send_queue().push(&SendWr {
-        op: read,
-        ..wr(5, &[])
+    let posted = from.post_sends(|queue| {
+        queue.push(&SendWr {
+            op: read,
+            ..wr(5, &[])
+        })
     });
     assert!(matches!(
         posted,
@@ -432,7 +431,7 @@ fn shared_receives_serve_every_service() {
                 };
                 qp.connect(ALL_ACCESS, &connection).unwrap();
             }
-            from.send_queue().push(&wr).unwrap();
+            from.post_sends(|queue| queue.push(&wr)).unwrap();
         }
         let mut done = completions(&a, 2);
         done.sort_by_key(|completion| completion.wr_id);

@@ -165,7 +165,8 @@ impl DciRoute<'_> {
             key,
             stream: 0,
         };
-        self.qp.send_queue().push_dynamic(&wr, to, None)
+        self.qp
+            .post_sends(|queue| queue.push_dynamic(&wr, to, None))
     }
 
     fn post(&self, wr_id: u64, op: SendOp, sges: &[rocade_emulator::Sge]) {
@@ -636,7 +637,7 @@ fn wrong_arguments() {
         sges: &[],
     };
     assert_eq!(
-        dci.send_queue().push(&wr).unwrap_err().errno(),
+        dci.post_sends(|queue| queue.push(&wr)).unwrap_err().errno(),
         libc::EINVAL
     );
     let handles = [ah(b, a), ah(a, b)];

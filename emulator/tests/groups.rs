@@ -186,9 +186,9 @@ fn header_of(from: &Side, sender: &Qp, ah: &Ah, b: &Side, qp: &Qp) -> Vec<u8> {
         qkey: Qkey::new(QKEY),
     };
     let sges = [from.sge(0, 8)];
-    let mut queue = sender.send_queue();
-    queue.push_datagram(&wr(2, &sges), to, None).unwrap();
-    drop(queue);
+    sender
+        .post_sends(|queue| queue.push_datagram(&wr(2, &sges), to, None))
+        .unwrap();
     if std::ptr::eq(from, b) {
         assert_eq!(completions(b, 2).iter().filter(|c| c.wr_id == 1).count(), 1);
     } else {
@@ -483,8 +483,7 @@ fn nonsense_to_a_group_is_dropped() {
         };
         let sges = [a.sge(0, 10)];
         sender
-            .send_queue()
-            .push_datagram(&wr(5, &sges), to, None)
+            .post_sends(|queue| queue.push_datagram(&wr(5, &sges), to, None))
             .unwrap();
         assert_eq!(a.completion().wr_id, 5);
         wait(&a, || {

@@ -28,11 +28,13 @@ fn post(side: &Side, wr_id: u64, flags: SendFlags) -> bool {
         rkey: rocade_emulator::Rkey::new(0),
         imm: None,
     };
-    posted(side.qp.send_queue().push(&SendWr {
-        wr_id,
-        op,
-        flags,
-        sges: &[],
+    posted(side.qp.post_sends(|queue| {
+        queue.push(&SendWr {
+            wr_id,
+            op,
+            flags,
+            sges: &[],
+        })
     }))
 }
 
@@ -181,10 +183,9 @@ fn queues_in_err_are_full_until_what_was_flushed_is_polled() {
     // A batch that is rolled back leaves neither completions nor WQEs.
     while a.cq.poll_one().is_some() {}
     assert!(post(&a, 77, SendFlags::empty()));
-    {
+    a.qp.post_sends(|batch| {
         let op = SendOp::Send { imm: None };
         let (flags, sges) = (SendFlags::SIGNALED, &[][..]);
-        let mut batch = a.qp.send_queue();
         for wr_id in 0..5 {
             let wr = SendWr {
                 wr_id,
@@ -195,7 +196,7 @@ fn queues_in_err_are_full_until_what_was_flushed_is_polled() {
             batch.push(&wr).unwrap();
         }
         batch.rollback();
-    }
+    });
     assert_eq!(a.completion().wr_id, 77);
     assert_eq!(a.cq.poll_one().map(|c| c.wr_id), None);
     assert_eq!(fill(|id| post(&a, id, SendFlags::empty())), DEPTH);
@@ -213,12 +214,13 @@ fn a_batch_that_is_taken_back_uses_no_slots() {
         sges: &[],
     };
     for _ in 0..3 {
-        let mut batch = a.qp.send_queue();
-        for _ in 0..DEPTH {
-            batch.push(&wr).unwrap();
-        }
-        assert_eq!(batch.push(&wr).unwrap_err().errno(), ENOMEM);
-        batch.rollback();
+        a.qp.post_sends(|batch| {
+            for _ in 0..DEPTH {
+                batch.push(&wr).unwrap();
+            }
+            assert_eq!(batch.push(&wr).unwrap_err().errno(), ENOMEM);
+            batch.rollback();
+        });
     }
     assert_eq!(fill(|id| post(&a, id, SendFlags::SIGNALED)), DEPTH);
 }

@@ -90,7 +90,9 @@ impl Raw {
     fn send(&self, flags: SendFlags, frame: &[u8]) {
         self.side.fill(0, frame);
         let sges = [self.side.sge(0, frame.len())];
-        self.qp.send_queue().push(&wr(1, flags, &sges)).unwrap();
+        self.qp
+            .post_sends(|queue| queue.push(&wr(1, flags, &sges)))
+            .unwrap();
         let sent = self.left();
         assert_eq!((sent.wr_id, sent.status), (1, WcStatus::Success));
     }
@@ -249,7 +251,9 @@ fn segments_are_whole_frames() {
         mss: 1000,
     };
     let request = wr(1, SendFlags::empty(), &sges);
-    raw.qp.send_queue().push_tso(&request, tso, None).unwrap();
+    raw.qp
+        .post_sends(|queue| queue.push_tso(&request, tso, None))
+        .unwrap();
     let sent = raw.left();
     assert_eq!(
         (sent.opcode, sent.status),
@@ -375,8 +379,7 @@ fn a_frame_that_the_interface_does_not_take_is_an_error() {
     let raw = raw_or_skip!("127.13.0.7");
     let sges = [raw.side.sge(0, 65_535), raw.side.sge(0, 65_535)];
     raw.qp
-        .send_queue()
-        .push(&wr(5, SendFlags::empty(), &sges))
+        .post_sends(|queue| queue.push(&wr(5, SendFlags::empty(), &sges)))
         .unwrap();
     let failed = raw.left();
     assert_eq!((failed.wr_id, failed.status), (5, WcStatus::LocLenErr));

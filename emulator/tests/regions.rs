@@ -31,7 +31,7 @@ fn execute(side: &Side, op: SendOp, sges: &[Sge]) -> WcStatus {
         flags: SendFlags::SIGNALED,
         sges,
     };
-    side.qp.send_queue().push(&wr).unwrap();
+    side.qp.post_sends(|queue| queue.push(&wr)).unwrap();
     side.completion().status
 }
 

@@ -141,9 +141,10 @@ fn post_to(from: &Side, srqn: Srqn, wr_id: u64, op: SendOp, sges: &[Sge]) {
         flags: SendFlags::SIGNALED,
         sges,
     };
-    let mut queue = from.qp.send_queue();
-    queue.push(&wr).unwrap();
-    queue.set_remote_srqn(srqn);
+    from.qp.post_sends(|queue| {
+        queue.push(&wr).unwrap();
+        queue.set_remote_srqn(srqn);
+    });
 }
 
 fn events(side: &Side) -> Vec<(AsyncEventKind, EventElement)> {
@@ -340,7 +341,10 @@ fn what_does_not_fit_together_is_refused() {
         flags: SendFlags::SIGNALED,
         sges: &[],
     };
-    assert_eq!(errno(to.qp.send_queue().push(&wr)), libc::EINVAL);
+    assert_eq!(
+        errno(to.qp.post_sends(|queue| queue.push(&wr))),
+        libc::EINVAL
+    );
     let targets_only = xrcd.open_target(from.qp.qp_num(), 0);
     assert_eq!(errno(targets_only), libc::EINVAL);
     assert_eq!(errno(xrcd.open_target(b.qp.qp_num(), 0)), libc::EINVAL);

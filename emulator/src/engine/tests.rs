@@ -146,11 +146,11 @@ fn a_batch_whose_data_the_kernel_copies_costs_a_few_calls() {
             let len = if messages == 1 { LEN } else { SMALL };
             let deadline = Instant::now() + Duration::from_secs(60);
             while rounds < 40 || most == 0 {
-                let mut queue = a.qps[0].send_queue();
-                for index in 0..messages {
-                    write(index as u64, index * len, len, &mut queue);
-                }
-                drop(queue);
+                a.qps[0].post_sends(|queue| {
+                    for index in 0..messages {
+                        write(index as u64, index * len, len, queue);
+                    }
+                });
                 let before = KERNEL_CALLS.get();
                 b.engine.inner().receive_all();
                 most = most.max(KERNEL_CALLS.get() - before);
@@ -217,7 +217,9 @@ fn a_run_whose_data_the_kernel_copies_costs_one_call() {
                 sges: &[sge],
             };
             let before = KERNEL_CALLS.get();
-            a.qps[0].send_queue().push(&wr).expect("posted");
+            a.qps[0]
+                .post_sends(|queue| queue.push(&wr))
+                .expect("posted");
             most = most.max(KERNEL_CALLS.get() - before);
             let deadline = Instant::now() + Duration::from_secs(60);
             let done = loop {
@@ -289,7 +291,9 @@ fn a_second_channel_of_ones_own_is_not_used() {
         flags: SendFlags::SIGNALED,
         sges: &[sge],
     };
-    a.qps[0].send_queue().push(&wr).expect("posted");
+    a.qps[0]
+        .post_sends(|queue| queue.push(&wr))
+        .expect("posted");
     let deadline = Instant::now() + Duration::from_secs(60);
     let completion = loop {
         if let Some(completion) = a.cq.poll_one() {
@@ -370,7 +374,7 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
             flags: SendFlags::SIGNALED,
             sges: &[],
         };
-        other.send_queue().push(&wr).expect("posted");
+        other.post_sends(|queue| queue.push(&wr)).expect("posted");
     }
     let deadline = Instant::now() + Duration::from_secs(60);
     let completion = loop {
@@ -431,7 +435,7 @@ fn a_datagram_to_qp_1_does_not_overtake_an_ack_in_shared_memory() {
             flags: SendFlags::SIGNALED,
             sges: &[],
         };
-        a.send_queue().push(&wr).expect("posted");
+        a.post_sends(|queue| queue.push(&wr)).expect("posted");
         let mut completions = 0;
         while completions < 2 {
             completions += host.cq.poll_one().is_some() as u32;

@@ -133,15 +133,16 @@ impl Qp {
             return Err(VerbsError::InvalidArgument("mw type"));
         }
         // The keys have the order of the posts.
-        let mut queue = self.send_queue();
-        let rkey = mw.rkey().with_next_tag();
-        queue.push(&SendWr {
-            wr_id,
-            op: SendOp::Bind(Bind { rkey, ..bind }),
-            flags,
-            sges: &[],
-        })?;
-        mw.inner.rkey.store(rkey.get(), Ordering::Release);
-        Ok(rkey)
+        self.post_sends(|queue| {
+            let rkey = mw.rkey().with_next_tag();
+            queue.push(&SendWr {
+                wr_id,
+                op: SendOp::Bind(Bind { rkey, ..bind }),
+                flags,
+                sges: &[],
+            })?;
+            mw.inner.rkey.store(rkey.get(), Ordering::Release);
+            Ok(rkey)
+        })
     }
 }

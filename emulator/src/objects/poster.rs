@@ -42,8 +42,7 @@ pub struct ToDct<'a> {
     pub stream: u16,
 }
 
-/// The locked send queue of a QP. Posts are transmitted when the poster is dropped, or batched with
-/// later ones for a moment.
+/// The locked send queue of a QP, in [`Qp::post_sends`](super::Qp::post_sends).
 pub struct SendPoster<'a> {
     owner: &'a QpOwner,
     inner: &'a QpInner,
@@ -268,10 +267,10 @@ impl<'a> SendPoster<'a> {
         self.core.qp.unpost_send(self.posted);
         self.posted = 0;
     }
-}
 
-impl Drop for SendPoster<'_> {
-    fn drop(&mut self) {
+    /// Transmits what was queued, or leaves it to the next transmission.
+    #[inline]
+    pub(super) fn transmit(mut self) {
         if self.posted == 0 {
             return;
         }

@@ -285,11 +285,17 @@ impl Qp {
         self.inner().lock().qp.config().sq_sig_all
     }
 
-    /// Locks the send queue for posting. Transmission starts when the poster is dropped. The caller
-    /// must not call anything else of this engine meanwhile.
-    #[must_use]
-    pub fn send_queue(&self) -> SendPoster<'_> {
-        SendPoster::new(&self.owner)
+    /// Locks the send queue, lets `post` queue requests, and transmits them, or batches them with
+    /// later ones for a moment. Returns what `post` returns. If that is an error, the requests that
+    /// were queued before it are transmitted, unless `post` has rolled them back.
+    ///
+    /// `post` must not call anything else of this engine.
+    #[inline]
+    pub fn post_sends<R>(&self, post: impl FnOnce(&mut SendPoster<'_>) -> R) -> R {
+        let mut poster = SendPoster::new(&self.owner);
+        let posted = post(&mut poster);
+        poster.transmit();
+        posted
     }
 
     /// Locks the receive queue for posting. The caller must not call anything else of this engine

@@ -161,6 +161,8 @@ fn a_nic_gets_a_masked_compare_and_swap() {
         swap: word,
         swap_mask: word,
     });
-    side.qp.send_queue().push_with(&wr, op).unwrap();
+    side.qp
+        .post_sends(|queue| queue.push_with(&wr, op))
+        .unwrap();
     assert_eq!(nic.next(), (0x18, PSN));
 }

@@ -97,5 +97,6 @@ pub fn send_to_group(qp: &Qp, ah: &Ah, qkey: u32, wr: &SendWr<'_>) {
         dest_qp: Qpn::MULTICAST,
         qkey: Qkey::new(qkey),
     };
-    qp.send_queue().push_datagram(wr, to, None).unwrap();
+    qp.post_sends(|queue| queue.push_datagram(wr, to, None))
+        .unwrap();
 }

@@ -165,7 +165,7 @@ impl Side {
             flags: SendFlags::SIGNALED,
             sges,
         };
-        self.qp.send_queue().push(&wr).unwrap();
+        self.qp.post_sends(|queue| queue.push(&wr)).unwrap();
     }
 
     /// Polls until there is a completion.

@@ -97,7 +97,9 @@ fn masked(side: &Side, wr_id: u64, to: Place, log_size: u8) {
         add: [1; 4],
         boundary: [0; 4],
     });
-    side.qp.send_queue().push_with(&wr, add).unwrap();
+    side.qp
+        .post_sends(|queue| queue.push_with(&wr, add))
+        .unwrap();
 }
 
 //= XAW-08 type=test

@@ -520,7 +520,7 @@ impl PeerQp for RocadeQp {
             flags: SendFlags::SIGNALED,
             sges: &[],
         };
-        let posted = self.qp.send_queue().push_with(&fill, change);
+        let posted = self.qp.post_sends(|queue| queue.push_with(&fill, change));
         posted.map_err(unable)?;
         let done = self.poll_completion();
         if done.is_none_or(|done| done.status != Status::Success) {
@@ -621,35 +621,36 @@ impl PeerQp for RocadeQp {
         };
         // Read before the send queue is locked, because the lock blocks queries.
         let qp_type = self.qp.qp_type();
-        let mut queue = self.qp.send_queue();
-        let posted = match (&self.rig, operands(&work.op)) {
-            (Some((ah, rig_qpn)), operands) if qp_type == QpType::DcInitiator => {
-                let to = ToDct {
-                    ah,
-                    dct: work.target.unwrap_or(*rig_qpn),
-                    key: DC_KEY,
-                    stream: 0,
-                };
-                match operands {
-                    Some(operands) => queue.push_dynamic_with(&wr, to, operands),
-                    None => queue.push_dynamic(&wr, to, None),
+        let posted = self
+            .qp
+            .post_sends(|queue| match (&self.rig, operands(&work.op)) {
+                (Some((ah, rig_qpn)), operands) if qp_type == QpType::DcInitiator => {
+                    let to = ToDct {
+                        ah,
+                        dct: work.target.unwrap_or(*rig_qpn),
+                        key: DC_KEY,
+                        stream: 0,
+                    };
+                    match operands {
+                        Some(operands) => queue.push_dynamic_with(&wr, to, operands),
+                        None => queue.push_dynamic(&wr, to, None),
+                    }
                 }
-            }
-            (None, Some(operands)) => queue.push_with(&wr, operands),
-            (None, None) => queue.push(&wr).inspect(|()| {
-                if qp_type == QpType::XrcSend {
-                    queue.set_remote_srqn(Srqn::new(RIG_SRQN));
+                (None, Some(operands)) => queue.push_with(&wr, operands),
+                (None, None) => queue.push(&wr).inspect(|()| {
+                    if qp_type == QpType::XrcSend {
+                        queue.set_remote_srqn(Srqn::new(RIG_SRQN));
+                    }
+                }),
+                (Some((ah, dest_qp)), _) => {
+                    let to = Datagram {
+                        ah,
+                        dest_qp: *dest_qp,
+                        qkey: Qkey::new(QKEY),
+                    };
+                    queue.push_datagram(&wr, to, None)
                 }
-            }),
-            (Some((ah, dest_qp)), _) => {
-                let to = Datagram {
-                    ah,
-                    dest_qp: *dest_qp,
-                    qkey: Qkey::new(QKEY),
-                };
-                queue.push_datagram(&wr, to, None)
-            }
-        };
+            });
         posted.map_err(unable)
     }
 

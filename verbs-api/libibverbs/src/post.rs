@@ -40,11 +40,10 @@ pub(crate) unsafe extern "C" fn post_send(
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        let mut poster = state.qp().send_queue();
-        // SAFETY: by contract readable work requests, with the lists and buffers they name.
-        let posted =
-            unsafe { each_of_chain(wr, bad_wr, |request| push_one(&mut poster, state, request)) };
-        drop(poster);
+        let posted = state.qp().post_sends(|poster| {
+            // SAFETY: by contract readable work requests, with the lists and buffers they name.
+            unsafe { each_of_chain(wr, bad_wr, |request| push_one(poster, state, request)) }
+        });
         posted.map_err(|error| error.of_post(state.qp(), true))
     })
 }

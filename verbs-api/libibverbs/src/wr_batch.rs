@@ -228,24 +228,25 @@ impl Staged {
         }
         let names_srq = qp_type == QpType::XrcSend;
         //= WRX-11
-        let mut poster = qp.send_queue();
-        for wr in &self.wrs {
-            //= WRX-04 XRC-03
-            if names_srq && wr.srqn.is_none() && !is_local(&wr.op) {
-                poster.rollback();
-                let what = "a request of an XRC initiator has no SRQ number";
-                let advice = "call ibv_wr_set_xrc_srqn for each request";
-                return Err(Errno::INVAL.because(Reason::new(what, advice)));
+        qp.post_sends(|poster| {
+            for wr in &self.wrs {
+                //= WRX-04 XRC-03
+                if names_srq && wr.srqn.is_none() && !is_local(&wr.op) {
+                    poster.rollback();
+                    let what = "a request of an XRC initiator has no SRQ number";
+                    let advice = "call ibv_wr_set_xrc_srqn for each request";
+                    return Err(Errno::INVAL.because(Reason::new(what, advice)));
+                }
+                // SAFETY: same contract.
+                let posted = unsafe { self.post_one(poster, qp.qp_num().get(), wr) };
+                //= WRX-08 WRX-09
+                if let Err(error) = posted {
+                    poster.rollback();
+                    return Err(error);
+                }
             }
-            // SAFETY: same contract.
-            let posted = unsafe { self.post_one(&mut poster, qp.qp_num().get(), wr) };
-            //= WRX-08 WRX-09
-            if let Err(error) = posted {
-                poster.rollback();
-                return Err(error);
-            }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// # Safety

@@ -277,8 +277,8 @@ fn push_wait(
 ) -> Result<(), VerbsError> {
     check_wr_id(wr_id)?;
     let last = group == TaskGroup::Last;
-    let mut queue = master.send_queue();
-    Ok(queue.push_wait((wr_id, SendFlags::SIGNALED), cq.raw(), count, last)?)
+    let flags = SendFlags::SIGNALED;
+    Ok(master.post_sends(|queue| queue.push_wait((wr_id, flags), cq.raw(), count, last))?)
 }
 
 fn push_enable(
@@ -290,14 +290,14 @@ fn push_enable(
 ) -> Result<(), VerbsError> {
     let target = (of.qp(), which == ManagedQueue::Recv);
     let last = group == TaskGroup::Last;
-    let mut queue = master.send_queue();
-    Ok(queue.push_enable((0, SendFlags::empty()), target, count, last)?)
+    let flags = SendFlags::empty();
+    Ok(master.post_sends(|queue| queue.push_enable((0, flags), target, count, last))?)
 }
 
 fn push_calc(qp: &Qp, request: &SendRequest<'_>, calc: Calc) -> Result<(), VerbsError> {
     check_wr_id(request.id())?;
     let (wr, data) = request.parts();
-    Ok(qp.send_queue().push_calc(&wr, None, calc, data)?)
+    Ok(qp.post_sends(|queue| queue.push_calc(&wr, None, calc, data))?)
 }
 
 fn push_calc_to(
@@ -309,7 +309,7 @@ fn push_calc_to(
     let to = dct_destination(address, to, 0)?;
     check_wr_id(request.id())?;
     let (wr, data) = request.parts();
-    Ok(qp.send_queue().push_calc(&wr, Some(to), calc, data)?)
+    Ok(qp.post_sends(|queue| queue.push_calc(&wr, Some(to), calc, data))?)
 }
 
 impl QueuePair {

@@ -429,7 +429,9 @@ impl DatagramQueuePair {
             dest_qp: to.qp_num,
             qkey: Qkey::new(to.qkey),
         };
-        Ok(self.qp.send_queue().push_datagram(&wr, to, inline)?)
+        Ok(self
+            .qp
+            .post_sends(|queue| queue.push_datagram(&wr, to, inline))?)
     }
 
     /// Posts a receive. Its buffers need [`GRH_LEN`] bytes more than the longest message.

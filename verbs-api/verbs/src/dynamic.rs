@@ -406,11 +406,11 @@ impl DynamicInitiator {
         to: &DctAddress,
     ) -> Result<(), VerbsError> {
         let to = dct_destination(address, to, stream)?;
-        let mut queue = self.qp.send_queue();
-        match (request.parts(), request.operands()) {
-            ((wr, None), Some(operands)) => queue.push_dynamic_with(&wr, to, operands.clone())?,
-            ((wr, inline), _) => queue.push_dynamic(&wr, to, inline)?,
-        }
+        self.qp
+            .post_sends(|queue| match (request.parts(), request.operands()) {
+                ((wr, None), Some(operands)) => queue.push_dynamic_with(&wr, to, operands.clone()),
+                ((wr, inline), _) => queue.push_dynamic(&wr, to, inline),
+            })?;
         Ok(())
     }
 

@@ -479,7 +479,7 @@ impl QueuePair {
 
     /// Posts a request of an operation.
     pub(crate) fn post_own(&self, request: &SendRequest<'_>) -> Result<(), VerbsError> {
-        push(&mut self.qp.send_queue(), request)
+        self.qp.post_sends(|queue| push(queue, request))
     }
 
     pub(crate) fn post_own_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
@@ -533,10 +533,11 @@ impl QueuePair {
     /// As [`post_send`](Self::post_send), for the first request that fails. The requests before it
     /// stay posted.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<(), VerbsError> {
-        let mut queue = self.qp.send_queue();
-        requests
-            .iter()
-            .try_for_each(|request| push_checked(&mut queue, request))
+        self.qp.post_sends(|queue| {
+            requests
+                .iter()
+                .try_for_each(|request| push_checked(queue, request))
+        })
     }
 
     /// Posts several send requests, either all or none.
@@ -549,14 +550,15 @@ impl QueuePair {
     #[doc(alias = "ibv_wr_abort")]
     //= WRX-06
     pub fn post_batch(&self, requests: &[SendRequest<'_>]) -> Result<(), VerbsError> {
-        let mut queue = self.qp.send_queue();
-        let posted = requests
-            .iter()
-            .try_for_each(|request| push_checked(&mut queue, request));
-        if posted.is_err() {
-            queue.rollback();
-        }
-        posted
+        self.qp.post_sends(|queue| {
+            let posted = requests
+                .iter()
+                .try_for_each(|request| push_checked(queue, request));
+            if posted.is_err() {
+                queue.rollback();
+            }
+            posted
+        })
     }
 
     /// Posts a receive.

@@ -91,8 +91,7 @@ impl RawQueuePair {
         check_wr_id(wr_id)?;
         Ok(self
             .qp
-            .send_queue()
-            .push(&request(wr_id, sges, checksums))?)
+            .post_sends(|queue| queue.push(&request(wr_id, sges, checksums)))?)
     }
 
     /// Sends the bytes of `sges` with TCP segmentation offload (TSO), `mss` bytes per frame. The
@@ -117,7 +116,9 @@ impl RawQueuePair {
             mss,
         };
         let request = request(wr_id, sges, false);
-        Ok(self.qp.send_queue().push_tso(&request, tso, None)?)
+        Ok(self
+            .qp
+            .post_sends(|queue| queue.push_tso(&request, tso, None))?)
     }
 
     /// Posts a receive for one frame.

@@ -203,7 +203,7 @@ impl Raw {
             flags: SendFlags::SIGNALED,
             sges: &sges,
         };
-        self.qp.send_queue().push(&wr).expect("room");
+        self.qp.post_sends(|queue| queue.push(&wr)).expect("room");
         let begin = Instant::now();
         while self.sent.poll_one().is_none() {
             assert!(

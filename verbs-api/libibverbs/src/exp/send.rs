@@ -61,15 +61,13 @@ pub(super) unsafe fn post(
             QpType::DcInitiator => state.qp().query().0.dc_key,
             _ => 0,
         };
-        let mut poster = state.qp().send_queue();
-        // SAFETY: by contract readable work requests, with the lists, buffers and objects they
-        // name.
-        let posted = unsafe {
-            post::each_of_chain(wr, bad_wr, |request| {
-                push(&mut poster, state, request, own_key)
-            })
-        };
-        drop(poster);
+        let posted = state.qp().post_sends(|poster| {
+            // SAFETY: by contract readable work requests, with the lists, buffers and objects
+            // they name.
+            unsafe {
+                post::each_of_chain(wr, bad_wr, |request| push(poster, state, request, own_key))
+            }
+        });
         posted.map_err(|error| error.of_post(state.qp(), true))
     })
 }
