@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::{Case, report::Device, suite};
 
 /// The files that the suite brings along.
-const BUILT_IN: [(&str, &str); 3] = [
+const BUILT_IN: [(&str, &str); 4] = [
     (
         "rocade-verbs.toml",
         include_str!("../expectations/rocade-verbs.toml"),
@@ -19,6 +19,10 @@ const BUILT_IN: [(&str, &str); 3] = [
     (
         "rxe-6.12.toml",
         include_str!("../expectations/rxe-6.12.toml"),
+    ),
+    (
+        "rxe-7.3.toml",
+        include_str!("../expectations/rxe-7.3.toml"),
     ),
 ];
 
@@ -240,6 +244,8 @@ mod tests {
         assert_eq!(names("rxe", "6.9.3"), ["rxe.toml"]);
         assert_eq!(names("rxe", "6.12.9"), ["rxe.toml", "rxe-6.12.toml"]);
         assert_eq!(names("rxe", "7.0"), ["rxe.toml", "rxe-6.12.toml"]);
+        let all = ["rxe.toml", "rxe-6.12.toml", "rxe-7.3.toml"];
+        assert_eq!(names("rxe", "7.3.4+deb13-amd64"), all);
         assert_eq!(names("rxe", "5.15.0"), [""; 0]);
         assert_eq!(names("rocade", "5.15.0"), ["rocade-verbs.toml"]);
         assert_eq!(names("mlx5_core", "6.12.9"), [""; 0]);
