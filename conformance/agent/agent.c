@@ -35,7 +35,7 @@
 enum { FEATURES = 5, ENDS = 256, REGIONS = 8, REGION_LEN = 1 << 30 };
 enum { WINDOWS = 16, GROUPS = 4, DEPTH = 64, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
 /* Access rights in the suite's notation. */
-enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8 };
+enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8, READ_ONLY = 16 };
 /* Constants that headers of older rdma-cores lack. */
 enum { ACCESS_FLUSH_GLOBAL = 1 << 8, CAP_FLUSH_GLOBAL = 38, CAP_ATOMIC_WRITE = 40 };
 
@@ -60,6 +60,7 @@ struct end {
 	struct ibv_mw *windows[WINDOWS];
 	struct region regions[REGIONS];
 	union ibv_gid groups[GROUPS];
+	struct ibv_qp_attr attr;
 	uint32_t rig_qpn;
 	/* The socket that joins the groups at the IP level, as rdma_join_multicast does. */
 	int window_count, group_count, group_socket;
@@ -102,9 +103,10 @@ uint64_t number(void)
 	return strtoull(word(), NULL, 0);
 }
 
+/* READ_ONLY leaves out the right of the device to write for its owner. */
 static int access_of(unsigned rights)
 {
-	return IBV_ACCESS_LOCAL_WRITE | (rights & WRITE ? IBV_ACCESS_REMOTE_WRITE : 0) |
+	return (rights & READ_ONLY ? 0 : IBV_ACCESS_LOCAL_WRITE) | (rights & WRITE ? IBV_ACCESS_REMOTE_WRITE : 0) |
 	       (rights & READ ? IBV_ACCESS_REMOTE_READ : 0) | (rights & ATOMIC ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
 	       (rights & FLUSH && can_flush ? ACCESS_FLUSH_GLOBAL : 0);
 }
@@ -311,7 +313,7 @@ static int make_srq(struct end *end, int is_xrc)
 
 static int make_qp(struct end *end, enum ibv_qp_type type)
 {
-	struct ibv_qp_init_attr_ex attr = {.qp_type = type, .sq_sig_all = 1};
+	struct ibv_qp_init_attr_ex attr = {.qp_type = type};
 	if (type == IBV_QPT_XRC_RECV) {
 		attr.comp_mask = IBV_QP_INIT_ATTR_XRCD;
 		attr.xrcd = end->xrcd;
@@ -398,7 +400,8 @@ static const char *build(struct end *end, int *regions)
 	attr.timeout = number();
 	attr.retry_cnt = number();
 	attr.rnr_retry = number();
-	int is_sender = number(), cq_depth = number(), is_xrc = is(from, "xrc");
+	int last_state = number(), cq_depth = number(), is_xrc = is(from, "xrc");
+	end->attr = attr;
 	enum ibv_qp_type type = is(service, "uc")  ? IBV_QPT_UC :
 				is(service, "ud")  ? IBV_QPT_UD :
 				is(service, "xrc") ? IBV_QPT_XRC_SEND :
@@ -429,15 +432,15 @@ static const char *build(struct end *end, int *regions)
 	for (uint64_t id = 0, count = number(); id < count; id++)
 		if ((errno = post_receive(end, id)))
 			return "ibv_post_recv";
-	if (to_rtr(end, &attr))
+	if (last_state >= IBV_QPS_RTR && to_rtr(end, &attr))
 		return "ibv_modify_qp to RTR";
-	if (is_sender && to_rts(end, &attr))
+	if (last_state >= IBV_QPS_RTS && to_rts(end, &attr))
 		return "ibv_modify_qp to RTS";
 	return NULL;
 }
 
 /* `open SERVICE FROM RIG_ADDRESS RIG_QPN RQ_PSN SQ_PSN MTU RIGHTS DEST_RD_ATOMIC RD_ATOMIC
- * MIN_RNR_TIMER TIMEOUT RETRY_CNT RNR_RETRY RTS CQ_DEPTH
+ * MIN_RNR_TIMER TIMEOUT RETRY_CNT RNR_RETRY STATE CQ_DEPTH
  * REGIONS {LEN RIGHTS FOREIGN BINDABLE}  RECEIVES {REGION OFFSET LEN BAD_KEY}` */
 static int open_end(void)
 {
@@ -552,12 +555,13 @@ static int operation(struct end *end, struct ibv_send_wr *wr)
 	return 0;
 }
 
-/* send HANDLE ID SOLICITED FENCE REGION OFFSET LEN BAD_KEY OPERATION ... */
+/* send HANDLE ID SIGNALED SOLICITED FENCE REGION OFFSET LEN BAD_KEY OPERATION ... */
 static int post_send(struct end *end)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr = {.wr_id = number(), .sg_list = &sge, .num_sge = 1}, *bad;
-	wr.send_flags = IBV_SEND_SIGNALED | (number() ? IBV_SEND_SOLICITED : 0);
+	wr.send_flags = number() ? IBV_SEND_SIGNALED : 0;
+	wr.send_flags |= number() ? IBV_SEND_SOLICITED : 0;
 	wr.send_flags |= number() ? IBV_SEND_FENCE : 0;
 	if (!end->qp || local_sge(end, &sge))
 		return answer("unable no such queue pair or region");
@@ -610,6 +614,24 @@ static int to_error(struct end *end)
 {
 	struct ibv_qp_attr attr = {0};
 	return !end->qp || change(end, IBV_QPS_ERR, &attr, 0) ? unable("ibv_modify_qp to ERR") : answer("ok");
+}
+
+/* reset HANDLE: leaves the queue pair in RTS. */
+static int reset(struct end *end)
+{
+	struct ibv_qp_attr attr = end->attr;
+	if (!end->qp || change(end, IBV_QPS_RESET, &attr, 0) || to_init(end, &attr) || to_rtr(end, &attr) ||
+	    to_rts(end, &attr))
+		return unable("ibv_modify_qp from RESET");
+	return answer("ok");
+}
+
+/* limit HANDLE LIMIT */
+static int limit(struct end *end)
+{
+	struct ibv_srq_attr attr = {.srq_limit = number()};
+	errno = end->srq ? ibv_modify_srq(end->srq, &attr, IBV_SRQ_LIMIT) : EINVAL;
+	return errno ? unable("ibv_modify_srq") : answer("ok");
 }
 
 /* rearm HANDLE ADDRESS: loads the alternate path to the address. */
@@ -708,6 +730,8 @@ static int obey(char *line)
 	       is(order, "deregister") ? deregister(end) :
 	       is(order, "window")     ? window(end) :
 	       is(order, "rearm")      ? rearm(end) :
+	       is(order, "reset")      ? reset(end) :
+	       is(order, "limit")      ? limit(end) :
 	       is(order, "join")       ? join(end, 0) :
 	       is(order, "leave")      ? join(end, 1) :
 	       is(order, "destroy")    ? destroy_qp(end) :

@@ -262,6 +262,15 @@ fn place(buffer: Buffer) -> String {
     )
 }
 
+/// Returns the number of a state in the verbs API, of those that a queue pair can be opened in.
+const fn state_code(state: State) -> u32 {
+    match state {
+        State::Init => 1,
+        State::Rtr => 2,
+        _ => 3,
+    }
+}
+
 fn open_order(spec: &QpSpec) -> String {
     let service = match spec.service {
         Service::Uc => "uc",
@@ -288,7 +297,7 @@ fn open_order(spec: &QpSpec) -> String {
         spec.ack_timeout.code().into(),
         spec.retry_cnt.into(),
         spec.rnr_retry.into(),
-        spec.ready_to_send.into(),
+        state_code(spec.state),
         spec.cq_depth,
     ];
     for number in numbers {
@@ -297,7 +306,7 @@ fn open_order(spec: &QpSpec) -> String {
     let _ = write!(order, " {}", spec.regions.len());
     for region in &spec.regions {
         let [foreign, bindable] = [region.foreign_pd, region.bindable].map(u32::from);
-        let rights = bits(region.rights);
+        let rights = bits(region.rights) | u32::from(region.read_only) << 4;
         let _ = write!(order, " {} {rights} {foreign} {bindable}", region.len);
     }
     let _ = write!(order, " {}", spec.receives.len());
@@ -467,6 +476,14 @@ impl PeerQp for AgentQp {
         self.order("leave", &group.to_string()).map(drop)
     }
 
+    fn limit(&self, limit: u32) -> Result<(), Unable> {
+        self.order("limit", &limit.to_string()).map(drop)
+    }
+
+    fn reset(&self) -> Result<(), Unable> {
+        self.order("reset", "").map(drop)
+    }
+
     fn destroy(&self) -> Result<(), Unable> {
         self.order("destroy", "").map(drop)
     }
@@ -479,9 +496,10 @@ impl PeerQp for AgentQp {
     fn post_send(&self, work: &Work) -> Result<(), Unable> {
         let operation = operation(&work.op)
             .ok_or_else(|| Unable(format!("standard verbs cannot post {:?}", work.op)))?;
-        let [solicited, fence] = [work.solicited, work.fence].map(u32::from);
-        let buffer = place(work.buffer);
-        let rest = format!("{} {solicited} {fence} {buffer} {operation}", work.id);
+        let flags = [work.signaled, work.solicited, work.fence];
+        let [signaled, solicited, fence] = flags.map(u32::from);
+        let flags = format!("{signaled} {solicited} {fence}");
+        let rest = format!("{} {flags} {} {operation}", work.id, place(work.buffer));
         self.order("send", &rest).map(drop)
     }
 
@@ -526,7 +544,7 @@ mod tests {
             }],
             ..QpSpec::default()
         };
-        let expected = "open rc own 192.0.2.1 17 16777214 16777213 1 15 4 4 14 0 3 3 1 \
+        let expected = "open rc own 192.0.2.1 17 16777214 16777213 1 15 4 4 14 0 3 3 3 \
                         256 1 64 15 0 1 1 0 8 16 1";
         assert_eq!(open_order(&spec), expected);
     }

@@ -20,10 +20,7 @@ const BUILT_IN: [(&str, &str); 4] = [
         "rxe-6.12.toml",
         include_str!("../expectations/rxe-6.12.toml"),
     ),
-    (
-        "rxe-7.3.toml",
-        include_str!("../expectations/rxe-7.3.toml"),
-    ),
+    ("rxe-7.3.toml", include_str!("../expectations/rxe-7.3.toml")),
 ];
 
 /// The expected outcome of a case.

@@ -72,6 +72,9 @@ pub struct RegionSpec {
     pub foreign_pd: bool,
     /// Allow memory windows on the region.
     pub bindable: bool,
+    /// Register the region without the right of the device to write it for its owner. The region
+    /// then has no rights to write for the rig either.
+    pub read_only: bool,
 }
 
 impl RegionSpec {
@@ -83,6 +86,21 @@ impl RegionSpec {
             rights: Rights::ALL,
             foreign_pd: false,
             bindable: false,
+            read_only: false,
+        }
+    }
+
+    /// Returns a region that the device can only read, with the rig's right to read.
+    #[must_use]
+    pub const fn read_only(len: usize) -> Self {
+        let rights = Rights {
+            read: true,
+            ..Rights::NONE
+        };
+        Self {
+            rights,
+            read_only: true,
+            ..Self::new(len)
         }
     }
 }
@@ -177,8 +195,8 @@ pub struct QpSpec {
     pub retry_cnt: u8,
     /// The number of retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// Modify the queue pair to RTS, and not only to RTR.
-    pub ready_to_send: bool,
+    /// The state to bring the queue pair to: INIT, RTR or RTS.
+    pub state: State,
     /// The memory to register.
     pub regions: Vec<RegionSpec>,
     /// The number of entries of the completion queue. The device may have more.
@@ -219,7 +237,7 @@ impl Default for QpSpec {
             ack_timeout: AckTimeout::DISABLED,
             retry_cnt: 3,
             rnr_retry: 3,
-            ready_to_send: true,
+            state: State::Rts,
             regions: vec![RegionSpec::new(4096)],
             cq_depth: 256,
             receives_from: ReceivesFrom::Own,
@@ -353,7 +371,7 @@ pub enum WorkOp {
     },
 }
 
-/// A send work request, which is signalled.
+/// A send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// The ID in the completion.
@@ -362,6 +380,8 @@ pub struct Work {
     pub op: WorkOp,
     /// The data to send, or the buffer of the result.
     pub buffer: Buffer,
+    /// Complete the request even if it succeeds.
+    pub signaled: bool,
     /// Set the solicited-event bit.
     pub solicited: bool,
     /// Wait for earlier READs and atomics.
@@ -371,13 +391,14 @@ pub struct Work {
 }
 
 impl Work {
-    /// Creates a work request without flags.
+    /// Creates a signaled work request without other flags.
     #[must_use]
     pub const fn new(id: u64, op: WorkOp, buffer: Buffer) -> Self {
         Self {
             id,
             op,
             buffer,
+            signaled: true,
             solicited: false,
             fence: false,
             target: None,
@@ -437,6 +458,7 @@ codes! {
         CommEst = 4,
         SqDrained = 5,
         PathMig = 6,
+        SrqLimitReached = 15,
         LastWqeReached = 16,
     }
 }
@@ -656,6 +678,24 @@ pub trait PeerQp {
     fn leave(&self, group: IpAddr) -> Result<(), Unable> {
         let _ = group;
         Err(Unable("no multicast".to_owned()))
+    }
+
+    /// Arms the limit of the shared receive queue.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn limit(&self, limit: u32) -> Result<(), Unable> {
+        let _ = limit;
+        Err(Unable("no limit of a shared receive queue".to_owned()))
+    }
+
+    /// Moves the queue pair to RESET, and from there to RTS, with the attributes that it was opened
+    /// with.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn reset(&self) -> Result<(), Unable> {
+        Err(Unable("it cannot be reset".to_owned()))
     }
 
     /// Destroys the queue pair, but keeps its memory and completions.

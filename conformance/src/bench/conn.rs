@@ -239,6 +239,26 @@ impl<'b> Conn<'b> {
         self.link.qp.leave(group).map_err(skip)
     }
 
+    /// Arms the limit of the peer's shared receive queue.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn limit(&self, limit: u32) -> CaseResult {
+        self.note(&format!(
+            "peer arms the limit of its shared queue at {limit}"
+        ));
+        self.link.qp.limit(limit).map_err(skip)
+    }
+
+    /// Resets the peer's queue pair, and brings it to RTS with the same attributes.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn reset(&self) -> CaseResult {
+        self.note("peer resets the queue pair, and moves it to RTS");
+        self.link.qp.reset().map_err(skip)
+    }
+
     /// Destroys the peer's queue pair, but not its other resources.
     ///
     /// # Errors

@@ -255,10 +255,9 @@ fn no_access(
         Operation::FetchAdd,
     ] {
         let regions = vec![RegionSpec {
-            len: 4096,
             rights,
             foreign_pd,
-            bindable: false,
+            ..RegionSpec::new(4096)
         }];
         let conn = bench.connect(QpSpec {
             regions,

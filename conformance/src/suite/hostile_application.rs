@@ -105,6 +105,9 @@ pub(super) const CASES: &[Case] = &[
     Case::requester("PST-10", "ud-has-no-fetch-add", |b| {
         none_such(b, Service::Ud, ADD)
     }),
+    Case::requester("PST-10", "ud-has-no-compare-swap", |b| {
+        none_such(b, Service::Ud, SWAP)
+    }),
     Case::requester("PST-03", "rc-sends-nothing-in-rtr", |b| {
         not_ready(b, Service::Rc)
     }),
@@ -371,7 +374,7 @@ fn not_ready(bench: &Bench<'_>, service: Service) -> CaseResult {
         bench,
         QpSpec {
             service,
-            ready_to_send: false,
+            state: State::Rtr,
             ..QpSpec::default()
         },
     )?;

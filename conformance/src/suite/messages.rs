@@ -304,7 +304,7 @@ fn receives_in_order(bench: &Bench<'_>) -> CaseResult {
 //= RC-STA-07 type=test
 fn comm_est(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec {
-        ready_to_send: false,
+        state: State::Rtr,
         ..QpSpec::default()
     })?;
     conn.expect_no_event()?;

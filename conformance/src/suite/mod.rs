@@ -17,6 +17,7 @@ mod messages;
 mod migration;
 mod multicast;
 mod packets;
+mod posting;
 mod requester;
 mod resources;
 mod retry;
@@ -145,6 +146,10 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "hostile_application",
         cases: hostile_application::CASES,
+    },
+    Area {
+        name: "posting",
+        cases: posting::CASES,
     },
 ];
 

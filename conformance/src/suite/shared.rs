@@ -126,7 +126,7 @@ fn empty(bench: &Bench<'_>, from: ReceivesFrom) -> CaseResult {
 //= RC-STA-08 RC-STA-09 XRC-16 type=test
 fn stay(bench: &Bench<'_>, from: ReceivesFrom) -> CaseResult {
     let conn = bench.connect(QpSpec {
-        ready_to_send: true,
+        state: State::Rts,
         ..spec(from, true, 3)
     })?;
     conn.send(&full(&conn, Operation::SendFirst, 0))?;

@@ -23,7 +23,16 @@ const CANNOT: i32 = 77;
 pub struct RxeGuest {
     script: PathBuf,
     namespace: String,
-    kernel: Option<&'static str>,
+    kernel: Kernel,
+}
+
+/// The kernel of a guest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kernel {
+    /// The package, or `None` for the default one.
+    package: Option<&'static str>,
+    /// The suite of Debian that has it, or `None` for the sources of this machine.
+    suite: Option<&'static str>,
 }
 
 /// The guest kernel's counters of ICRC checks on received packets.
@@ -53,7 +62,7 @@ impl RxeGuest {
     pub fn get() -> Result<&'static Self, Reason> {
         static GUEST: OnceLock<Result<RxeGuest, Reason>> = OnceLock::new();
         GUEST
-            .get_or_init(|| Self::boot("rocade-rxe", None))
+            .get_or_init(|| Self::boot("rocade-rxe", Kernel::default()))
             .as_ref()
             .map_err(Clone::clone)
     }
@@ -68,14 +77,33 @@ impl RxeGuest {
     /// If the guest does not boot although the machine could run it.
     pub fn get_newer() -> Result<&'static Self, Reason> {
         static GUEST: OnceLock<Result<RxeGuest, Reason>> = OnceLock::new();
+        let kernel = Kernel {
+            package: Some("linux-image-6.12-amd64"),
+            suite: None,
+        };
         GUEST
-            .get_or_init(|| Self::boot("rocade-rxe-newer", Some("linux-image-6.12-amd64")))
+            .get_or_init(|| Self::boot("rocade-rxe-newer", kernel))
             .as_ref()
             .map_err(Clone::clone)
     }
 
-    /// Boots a guest with this kernel package, or with the default kernel for `None`.
-    fn boot(name: &str, kernel: Option<&'static str>) -> Result<Self, Reason> {
+    /// Like [`RxeGuest::get`], but boots the newest kernel of Debian's backports, with every call.
+    ///
+    /// # Errors
+    /// The reason why this machine cannot run it.
+    ///
+    /// # Panics
+    /// If the guest does not boot although the machine could run it.
+    pub fn boot_newest() -> Result<Self, Reason> {
+        let kernel = Kernel {
+            package: None,
+            suite: Some("trixie-backports"),
+        };
+        Self::boot("rocade-rxe-newest", kernel)
+    }
+
+    /// Boots a guest with this kernel.
+    fn boot(name: &str, kernel: Kernel) -> Result<Self, Reason> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/rxe-vm/rxe-vm");
         let guest = Self {
             script,
@@ -227,7 +255,12 @@ impl RxeGuest {
         Command::new(&self.script)
             .args(["--netns", &self.namespace])
             .args(arguments)
-            .envs(self.kernel.map(|kernel| ("ROCADE_RXE_VM_KERNEL", kernel)))
+            .envs(
+                self.kernel
+                    .package
+                    .map(|name| ("ROCADE_RXE_VM_KERNEL", name)),
+            )
+            .envs(self.kernel.suite.map(|name| ("ROCADE_RXE_VM_SUITE", name)))
             .stdin(Stdio::null())
             .output()
             .unwrap_or_else(|error| panic!("cannot run {}: {error}", self.script.display()))

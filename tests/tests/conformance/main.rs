@@ -136,5 +136,6 @@ areas! {
     hostile_rights 40
     hostile_errors 17
     hostile_responses 37
-    hostile_application 35
+    hostile_application 36
+    posting 24
 }

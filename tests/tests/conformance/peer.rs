@@ -208,6 +208,14 @@ fn connection(spec: &QpSpec) -> Connection {
     }
 }
 
+/// Returns the rights of a region.
+fn access_to(spec: RegionSpec) -> AccessFlags {
+    let mut access = access(spec.rights);
+    access.set(AccessFlags::LOCAL_WRITE, !spec.read_only);
+    access.set(AccessFlags::MW_BIND, spec.bindable);
+    access
+}
+
 fn access(rights: Rights) -> AccessFlags {
     let mut flags = AccessFlags::LOCAL_WRITE;
     flags.set(AccessFlags::REMOTE_WRITE, rights.write);
@@ -227,8 +235,7 @@ struct Memory {
 
 impl Memory {
     fn new(pd: &Pd, spec: RegionSpec) -> Result<Self, VerbsError> {
-        let mut access = access(spec.rights);
-        access.set(AccessFlags::MW_BIND, spec.bindable);
+        let access = access_to(spec);
         let words: Box<[AtomicU64]> = (0..spec.len.div_ceil(8))
             .map(|_| AtomicU64::new(0))
             .collect();
@@ -274,6 +281,7 @@ struct RocadeQp {
     groups: RefCell<Vec<IpAddr>>,
     /// The destination of datagrams and of a DC initiator's requests.
     rig: Option<(Ah, Qpn)>,
+    spec: QpSpec,
 }
 
 impl Drop for RocadeQp {
@@ -326,7 +334,7 @@ impl RocadeQp {
                 srq: srq.cloned(),
                 cap,
                 qp_type,
-                sq_sig_all: true,
+                sq_sig_all: false,
                 cookie: 0,
             })
         };
@@ -371,6 +379,7 @@ impl RocadeQp {
             regions,
             groups: RefCell::default(),
             rig,
+            spec: spec.clone(),
         };
         if spec.service == Service::Dc {
             this.set_up_dynamic(spec)?;
@@ -379,20 +388,32 @@ impl RocadeQp {
             }
             return Ok(this);
         }
-        if spec.service == Service::Ud {
-            this.to_init_as_ud()?;
-        } else {
-            this.qp.to_init(access(spec.rights))?;
-        }
+        this.to_init()?;
         for (id, buffer) in (0..).zip(&spec.receives) {
             this.receive(id, *buffer)?;
         }
-        let connection = connection(spec);
-        this.qp.to_rtr(&connection)?;
-        if spec.ready_to_send {
-            this.qp.to_rts(&connection)?;
-        }
+        this.to_last_state()?;
         Ok(this)
+    }
+
+    fn to_init(&self) -> Result<(), VerbsError> {
+        if self.spec.service == Service::Ud {
+            self.to_init_as_ud()
+        } else {
+            self.qp.to_init(access(self.spec.rights))
+        }
+    }
+
+    /// Moves a queue pair in INIT to the state of the specification.
+    fn to_last_state(&self) -> Result<(), VerbsError> {
+        let connection = connection(&self.spec);
+        if self.spec.state != State::Init {
+            self.qp.to_rtr(&connection)?;
+        }
+        if self.spec.state == State::Rts {
+            self.qp.to_rts(&connection)?;
+        }
+        Ok(())
     }
 
     /// Moves a DC target to RTR, or an initiator to RTS.
@@ -559,6 +580,23 @@ impl PeerQp for RocadeQp {
         self.qp.detach_mcast(Gid::from_ip(group)).map_err(unable)
     }
 
+    fn limit(&self, limit: u32) -> Result<(), Unable> {
+        let srq = self.srq.as_ref().ok_or(VerbsError::InvalidArgument("srq"));
+        let armed = srq.and_then(|srq| srq.modify(None, Some(limit)));
+        armed.map_err(unable)
+    }
+
+    fn reset(&self) -> Result<(), Unable> {
+        let attr = QpAttr {
+            qp_state: QpState::Reset.code(),
+            ..QpAttr::default()
+        };
+        let reset = self.qp.modify(&attr, QpAttrMask::STATE);
+        let reset = reset.and_then(|()| self.to_init());
+        let reset = reset.and_then(|()| self.to_last_state());
+        reset.map_err(unable)
+    }
+
     fn destroy(&self) -> Result<(), Unable> {
         self.qp.destroy().map_err(unable)
     }
@@ -610,7 +648,8 @@ impl PeerQp for RocadeQp {
             WorkOp::AtomicWrite { va, rkey } => SendOp::AtomicWrite { va, rkey },
         };
         let sges = [self.sge(work.buffer)];
-        let mut flags = SendFlags::SIGNALED;
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, work.signaled);
         flags.set(SendFlags::SOLICITED, work.solicited);
         flags.set(SendFlags::FENCE, work.fence);
         let wr = SendWr {
