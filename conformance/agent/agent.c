@@ -208,8 +208,10 @@ static int hello(void)
 	fprintf(out, "ok %s", device_name);
 	for (int i = 0; i < told_feature_count; i++)
 		name_feature(told_features[i]);
-	if (is(driver(), "rocade") && !is_told("own"))
-		name_feature("own");
+	static const char *const of_rocade[] = {"own", "masked-swap"};
+	for (int i = 0; i < 2; i++)
+		if (is(driver(), "rocade") && !is_told(of_rocade[i]))
+			name_feature(of_rocade[i]);
 	if (attr.device_cap_flags_ex >> CAP_FLUSH_GLOBAL & 1)
 		name_feature("flush");
 	if (attr.device_cap_flags_ex >> CAP_ATOMIC_WRITE & 1)

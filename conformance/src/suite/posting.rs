@@ -1,5 +1,5 @@
-//! What the owner of the device asks for: completions of failed requests only, buffers that the
-//! device must not write, states before RTR, a reset, and the limit of a shared queue.
+//! Requests of the owner: completions of failed requests only, buffers that the device must not
+//! write, states before RTR, a reset, and the limit of a shared queue.
 
 use rocade_wire::{NakCode, Operation, Rkey, Service};
 

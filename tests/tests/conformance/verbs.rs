@@ -19,7 +19,7 @@ fn through_verbs_the_verdicts_are_the_same() {
     let agent = or_skip!(conformance_agent(&rig));
     let rocade = rig.rocade_path();
     let command = format!(
-        "exec {} run --dev rocade0=127.4.0.2 -- {} -d rocade0 -f own -f masked-swap",
+        "exec {} run --dev rocade0=127.4.0.2 -- {} -d rocade0",
         rocade.display(),
         agent.display()
     );
