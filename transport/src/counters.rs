@@ -50,6 +50,17 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Packets accepted for processing.
     pub rx_packets: u64,
+    /// Bytes sent, from BTH to ICRC ([`Qp::note_sent`](crate::Qp::note_sent)).
+    pub tx_bytes: u64,
+    /// Packets handed to the QP, acknowledgements and dropped ones too
+    /// ([`Qp::note_received`](crate::Qp::note_received)).
+    pub arrived_packets: u64,
+    /// Bytes of these packets, from BTH to ICRC (as above).
+    pub rx_bytes: u64,
+    /// Send work requests that have succeeded.
+    pub tx_messages: u64,
+    /// Messages and requests received completely.
+    pub rx_messages: u64,
     /// Packets that [`Qp::handle_fast`](crate::Qp::handle_fast) handled on the fast path.
     pub fast_path_packets: u64,
     /// Packets sent again.
@@ -102,6 +113,11 @@ pub struct Violations {
 pub(crate) struct Tally {
     pub(crate) tx_packets: u64,
     pub(crate) rx_packets: u64,
+    pub(crate) tx_bytes: u64,
+    pub(crate) arrived_packets: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) tx_messages: u64,
+    pub(crate) rx_messages: u64,
     pub(crate) fast_path_packets: u64,
     pub(crate) acks_sent: u64,
     /// The other counters.
@@ -147,6 +163,11 @@ impl Tally {
         Counters {
             tx_packets: self.tx_packets,
             rx_packets: self.rx_packets,
+            tx_bytes: self.tx_bytes,
+            arrived_packets: self.arrived_packets,
+            rx_bytes: self.rx_bytes,
+            tx_messages: self.tx_messages,
+            rx_messages: self.rx_messages,
             fast_path_packets: self.fast_path_packets,
             acks_sent: self.acks_sent,
             ..rare.unwrap_or_default()

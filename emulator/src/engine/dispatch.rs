@@ -83,6 +83,8 @@ pub(super) struct Dispatch<'e> {
     /// Number of packets that QPs have handled, and of their bytes.
     pub(super) packets: u64,
     pub(super) bytes: usize,
+    /// The packets and bytes that were counted for their QPs.
+    noted: (u64, usize),
 }
 
 impl<'e> Dispatch<'e> {
@@ -96,6 +98,7 @@ impl<'e> Dispatch<'e> {
             flush,
             packets: 0,
             bytes: 0,
+            noted: (0, 0),
         }
     }
 
@@ -226,10 +229,13 @@ impl<'e> Dispatch<'e> {
                     continue;
                 }
                 locked.handle(now, meta, &packet, mem);
+                locked.core.qp.note_received(1, bytes.len());
             }
         }
         self.packets += 1;
         self.bytes += bytes.len();
+        self.noted.0 += 1;
+        self.noted.1 += bytes.len();
     }
 
     /// Locks the QP of the next packet, if it accepts packets from this source.
@@ -289,6 +295,10 @@ impl<'e> Dispatch<'e> {
             return;
         };
         let (inner, mut core) = (locked.inner, locked.core);
+        let (packets, bytes) = self.noted;
+        core.qp
+            .note_received(self.packets - packets, self.bytes - bytes);
+        self.noted = (self.packets, self.bytes);
         if locked.may_withhold {
             self.engine.note_withheld(inner, &mut core);
         }

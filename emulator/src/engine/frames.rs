@@ -2,6 +2,7 @@
 //!
 //! Raw packets bypass all links, captures and fault rules.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -72,6 +73,7 @@ impl Nic {
             outgoing.clear();
             return;
         }
+        let sent_bytes = Cell::new(0);
         let count = |len: usize, left: bool| {
             if !left {
                 self.observers
@@ -81,6 +83,7 @@ impl Nic {
                 return;
             }
             self.note_sent(inner, 1, len, false, caller);
+            sent_bytes.set(sent_bytes.get() + len);
         };
         loop {
             if outgoing.next().is_none() {
@@ -96,6 +99,7 @@ impl Nic {
             }
             let now = || self.host.now();
             let sent = self.links.frames.send(&raw.port, &mut outgoing, now, count);
+            core.qp.note_sent(sent_bytes.take());
             let count = outgoing.count();
             match sent {
                 Sent::NoMemory => {
@@ -141,6 +145,7 @@ impl Nic {
         self.with_qp(qpn, |inner, core, mem| {
             let now = self.host.now();
             core.qp.handle_frame(now, mem, frame);
+            core.qp.note_received(1, frame.bytes.len());
             inner.hca().traffic.received(1, frame.bytes.len(), false);
             self.count_traffic();
             let cx = Cx { now, caller, mem };

@@ -155,6 +155,7 @@ impl<'t> Transmission<'t> {
             trace::sent(self.inner.qp_num(), way.route.to, packets);
         }
         qp.count_answered_reads();
+        qp.note_sent(len);
         engine.note_sent(
             self.inner,
             buffer.segments(),

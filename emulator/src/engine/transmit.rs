@@ -221,6 +221,7 @@ impl Nic {
         let (fragment, len) = (iter::once(Fragment::Bytes(&ack)), ack.len());
         let sending = sending(tx_route, len, len, true, cx.caller);
         let sent = send_shared(peer_link, &mut tx.first_shm_send, fragment, sending);
+        qp.note_sent(len);
         self.note_sent(inner, 1, len, true, cx.caller);
         // No registered memory is read.
         if sent == Ok(false) {

@@ -200,6 +200,19 @@ impl Qp {
         self.out.counters.all()
     }
 
+    /// Counts bytes that were sent, from BTH to ICRC.
+    #[inline]
+    pub const fn note_sent(&mut self, bytes: usize) {
+        self.out.counters.tx_bytes += bytes as u64;
+    }
+
+    /// Counts packets that the QP was given, and their bytes from BTH to ICRC.
+    #[inline]
+    pub const fn note_received(&mut self, packets: u64, bytes: usize) {
+        self.out.counters.arrived_packets += packets;
+        self.out.counters.rx_bytes += bytes as u64;
+    }
+
     /// Returns the key violations since the last call, if there were any.
     #[inline]
     pub fn take_violations(&mut self) -> Option<Violations> {

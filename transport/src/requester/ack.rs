@@ -391,6 +391,7 @@ impl Requester {
         self.started -= 1;
         self.current = self.current.saturating_sub(1);
         self.rd_wqes -= u32::from(wqe.op.needs_response_data());
+        cx.out.counters.tx_messages += 1;
         cx.out.op_counters.add_sent(&wqe.op, wqe.len);
         //= RC-WQE-02
         if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {

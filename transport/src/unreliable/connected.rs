@@ -103,6 +103,9 @@ impl Connected {
         match self.take(cx, headers, payload) {
             Ok(()) => {
                 cx.out.counters.rx_packets += 1;
+                let operation = headers.bth.opcode.operation();
+                let ends = operation.is_some_and(|one| one.is_last() || one.is_only());
+                cx.out.counters.rx_messages += u64::from(ends);
                 Ok(())
             }
             Err(UcRefusal::Drop(reason)) => {

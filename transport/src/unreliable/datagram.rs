@@ -114,6 +114,7 @@ impl Datagrams {
             return Err(Fatal);
         }
         cx.out.counters.rx_packets += 1;
+        cx.out.counters.rx_messages += 1;
         let imm = headers
             .imm
             .map_or(ImmOrInv::None, |imm| ImmOrInv::Imm(imm.0));

@@ -462,6 +462,7 @@ impl Sender {
             let Some(wqe) = self.sq.pop_front() else {
                 return;
             };
+            cx.out.counters.tx_messages += 1;
             cx.out.op_counters.add_sent(&wqe.op, wqe.len);
             //= RC-WQE-02
             if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
