@@ -15,6 +15,7 @@
 //! - [`link`] and [`steering`]: sockets.
 //! - [`broker`]: many processes on one address.
 //! - [`config`]: the devices.
+//! - [`statistics`]: the values that a process shows to others.
 //! - [`probe`]: what the system allows.
 
 pub mod broker;
@@ -44,6 +45,7 @@ pub mod probe;
 pub mod random;
 mod raw;
 mod state;
+pub mod statistics;
 pub mod steering;
 mod sync;
 mod sys;

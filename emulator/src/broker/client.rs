@@ -31,12 +31,14 @@ use crate::steering::ProcessSlot;
 mod connection;
 mod ports;
 mod resume;
+mod running;
 #[cfg(all(test, not(loom)))]
 pub(super) mod view;
 mod xrc;
 
 use connection::Connection;
 use resume::{Resume, ResumeProgress};
+pub(super) use running::ask_running;
 
 /// Time after which an unanswered request makes the client check whether the broker was stopped. A
 /// broker answers at once, except requests for addresses while it waits for clients of its
@@ -730,10 +732,10 @@ fn replace(
     connector.run().map(|_| true)
 }
 
-pub(super) fn ask_running(
+pub(super) fn ask_running_for_files(
     config: &BrokerConfig,
     request: &Request,
-) -> Result<Response, BrokerError> {
+) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
     let machine = ThisMachine::shared();
     let begin = machine.now();
     loop {
@@ -746,7 +748,7 @@ pub(super) fn ask_running(
             Err(BrokerError::Lost) if machine.now().since(begin) < STOPPED_TIMEOUT => {
                 thread::yield_now();
             }
-            answer => return Ok(answer?.0),
+            answer => return answer,
         }
     }
 }

@@ -61,6 +61,7 @@ mod server;
 mod service;
 mod slots;
 mod start;
+mod statistics;
 mod sys;
 #[cfg(all(test, not(loom)))]
 #[expect(
@@ -83,6 +84,7 @@ pub use protocol::{
     RuleInProcess, VERSION as PROTOCOL_VERSION,
 };
 pub use server::serve;
+pub use statistics::{ProcessStatistics, statistics};
 
 /// Status of a broker. `Display` prints it for people.
 #[derive(Clone, Debug, PartialEq, Eq)]

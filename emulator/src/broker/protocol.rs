@@ -138,6 +138,8 @@ pub(super) enum Request {
         /// The first rule, if the report has exactly that number.
         rule: u16,
     },
+    /// Requests the statistics of the first client whose slot is not below this one.
+    StatisticsFrom(u8),
 }
 
 /// The ends of a shared-memory link, from the viewpoint of the message's client.
@@ -231,6 +233,9 @@ pub(super) enum Response {
         /// Some rules of the report.
         part: Option<ReportPart>,
     },
+    /// Answer to `StatisticsFrom`: slot, process ID and name. Carries the client's journal, for
+    /// reading. `None` if there is no such client.
+    StatisticsOf(Option<(ProcessSlot, u32, String)>),
     /// The request failed.
     Error {
         /// The reason, for programs.
@@ -427,6 +432,11 @@ impl Request {
                 w.u16(*rule);
                 w.finish()
             }
+            Self::StatisticsFrom(slot) => {
+                let mut w = Writer::new(25);
+                w.u8(*slot);
+                w.finish()
+            }
         }
     }
 
@@ -500,6 +510,7 @@ impl Request {
                 },
                 0..=0,
             ),
+            25 => (Self::StatisticsFrom(r.u8()?), 0..=0),
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;
@@ -613,6 +624,15 @@ impl Response {
                 w.list(part.as_slice(), Writer::report_part);
                 w.finish()
             }
+            Self::StatisticsOf(client) => {
+                let mut w = Writer::new(126);
+                w.list(client.as_slice(), |w, (slot, pid, name)| {
+                    w.u8(slot.get());
+                    w.u32(*pid);
+                    w.text(name, MAX_NAME_LEN);
+                });
+                w.finish()
+            }
             Self::Error { code, text } => {
                 let mut w = Writer::new(ERROR);
                 w.u16(code.code());
@@ -709,6 +729,16 @@ impl Response {
                     return Err(ProtocolError::Field("report"));
                 }
                 (Self::FaultReportPart { forgotten, part }, 0..=0)
+            }
+            126 => {
+                let mut clients =
+                    r.list(|r| Ok((ProcessSlot::new(r.u8()?), r.u32()?, r.text(MAX_NAME_LEN)?)))?;
+                let client = clients.pop();
+                if !clients.is_empty() {
+                    return Err(ProtocolError::Field("client"));
+                }
+                let fds = usize::from(client.is_some());
+                (Self::StatisticsOf(client), fds..=fds)
             }
             ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);

@@ -35,6 +35,7 @@ mod invariants;
 mod requests;
 mod shm_links;
 pub(super) mod start;
+mod statistics;
 #[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(all(test, not(loom)))]

@@ -169,7 +169,7 @@ extern "C" fn exiting() {
             engine
                 .observers
                 .publisher
-                .publish_at_exit(&engine.host.hcas);
+                .publish_at_exit(&engine.host.hcas, || engine.snapshot());
             engine.links.hooks.flush();
             engine.tell_faults_at_exit();
         }

@@ -307,7 +307,7 @@ impl Nic {
         thread_state.holds_ack = self.serve_in_background();
         self.observers
             .publisher
-            .publish(self.host.now(), &self.host.hcas);
+            .publish(self.host.now(), &self.host.hcas, || self.snapshot());
         if woken.by_question
             && let Some(socket) = self.observers.resources.get()
         {

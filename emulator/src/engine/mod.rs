@@ -39,6 +39,7 @@ pub(crate) mod reach;
 mod removal;
 mod resources;
 mod simulation;
+mod statistics;
 mod thread_polls;
 mod transmission;
 mod transmit;
@@ -389,6 +390,7 @@ impl Nic {
                 self.share(&broker);
                 if let Some(ack_journal) = broker.client().journal() {
                     self.faults.keep_fault_report(&ack_journal);
+                    self.observers.publisher.keep_page(Arc::clone(&ack_journal));
                     // There is only one attachment, so this succeeds.
                     let _ = self.presence.ack_journal.set(ack_journal);
                 }
@@ -427,7 +429,7 @@ impl Nic {
     fn start_background(self: &Arc<Self>) -> io::Result<()> {
         let mut started = self.scheduler.has_background.lock();
         if !*started && self.host.sim.is_none() {
-            if self.observers.publisher.is_on() {
+            if self.observers.publisher.has_files() {
                 match ResourceSocket::open() {
                     Ok(socket) => drop(self.observers.resources.set(Arc::new(socket))),
                     Err(error) => {
@@ -448,11 +450,15 @@ impl Nic {
         // Dropped after the lock is released, because it may be the last reference except the
         // caller's.
         let removed = self.tables.qps.write().remove(qpn);
+        let was_listed = removed.is_some();
         drop(removed);
         self.leave_groups(qpn);
         self.end_flows(inner);
         self.flush_before_close(inner);
         inner.stop();
+        if was_listed {
+            self.keep_counters(inner);
+        }
         self.tables.regions.free_windows_of(qpn);
         self.presence.release_qp_num(qpn);
         inner.release_queues();
@@ -633,7 +639,7 @@ impl Nic {
         }
     }
 
-    /// Schedules an update of the counter files after traffic.
+    /// Schedules an update of counter files and page after traffic.
     #[inline]
     fn count_traffic(&self) {
         if self.observers.publisher.is_clean()

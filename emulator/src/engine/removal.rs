@@ -49,9 +49,13 @@ impl Nic {
         self.faults.triggers.forget(qpn);
         // Dropped after the lock is released, because it may be the last reference.
         let removed = self.tables.qps.write().remove(qpn);
+        let was_listed = removed.is_some();
         drop(removed);
         self.leave_groups(qpn);
         self.end_flows(qp);
+        if was_listed {
+            self.keep_counters(qp);
+        }
         qp.detach();
     }
 }

@@ -11,7 +11,7 @@ mod speed;
 mod traffic;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
@@ -19,11 +19,12 @@ use rocade_wire::{Gid, Guid, Mtu, Pkey};
 use crate::config::{DeviceConfig, DeviceIdentity, Likeness};
 use crate::limits;
 use crate::link::LocalAddr;
+use crate::statistics::{self, PortSample};
 
 use overrides::PkeyTable;
 pub(crate) use port::Port;
 pub(crate) use publish::Publisher;
-pub(crate) use traffic::{COUNTER_FILES, Traffic};
+pub(crate) use traffic::Traffic;
 
 /// The name and location of a device.
 #[derive(Clone, Debug)]
@@ -190,6 +191,8 @@ pub(crate) struct Hca {
     pub(crate) config: DeviceConfig,
     pub(crate) index: u32,
     pub(crate) traffic: Traffic,
+    /// The sums of [`statistics::QP`] over the queue pairs that were destroyed.
+    ended_qps: [AtomicU64; statistics::QP.len()],
     pkeys: PkeyTable,
     port: Port,
     second: Option<Port>,
@@ -213,6 +216,7 @@ impl Hca {
             config,
             index,
             traffic: Traffic::default(),
+            ended_qps: [const { AtomicU64::new(0) }; statistics::QP.len()],
             removed: AtomicBool::new(false),
             dm_used: AtomicUsize::new(0),
             counters: AtomicU32::new(0),
@@ -271,6 +275,35 @@ impl Hca {
 
     pub(crate) fn give_counter_back(&self) {
         self.counters.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Keeps the counters of a queue pair that ends.
+    pub(crate) fn keep_counters(&self, values: &[u64]) {
+        let metrics = statistics::QP.iter().zip(&self.ended_qps).zip(values);
+        for ((metric, sum), value) in metrics {
+            if metric.is_counter() {
+                sum.fetch_add(*value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns the sums over the queue pairs that were destroyed.
+    pub(crate) fn kept_counters(&self) -> Vec<u64> {
+        let sums = self.ended_qps.iter();
+        sums.map(|sum| sum.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Returns the values of the device that belong to no queue pair.
+    pub(crate) fn port_sample(&self) -> PortSample {
+        let totals = self.traffic.totals();
+        let (bad_icrc, malformed) = self.traffic.refused();
+        PortSample {
+            tx_shared: totals.tx_shared,
+            rx_shared: totals.rx_shared,
+            bad_icrc,
+            malformed,
+            violations: self.port.violations(),
+        }
     }
 
     /// The kind of device that it imitates.

@@ -1,5 +1,5 @@
-//! The files that applications read (`/sys/class/infiniband/DEV/ports`) and that change: counters,
-//! and state and GIDs of a port.
+//! The page of statistics, which the broker hands out, and the files that applications read
+//! (`/sys/class/infiniband/DEV/ports`) and that change: counters, and state and GIDs of a port.
 //!
 //! Each process that has the device open writes state and GIDs when the network interface changes.
 //! All of them write the same. The counter files hold the sum over all processes that use them.
@@ -22,7 +22,10 @@ use rocade_transport::Time;
 
 use super::carrier::LostCarrier;
 use super::hidden::HiddenDevice;
-use super::{COUNTER_FILES, Hca, PortFacts};
+use super::traffic::COUNTER_FILES;
+use super::{Hca, PortFacts};
+use crate::journal::AckJournal;
+use crate::statistics::{self, Snapshot};
 use crate::sys::check_file_size;
 
 /// Longest time that the files may be behind.
@@ -32,14 +35,18 @@ const RETRY_NS: u64 = 5_000_000;
 /// Number of attempts at the exit.
 const TRIES_AT_EXIT: usize = 50;
 
-/// There are no files.
+/// Time for which a page is valid at least, for each queue pair: one of 16,384 keeps the thread
+/// busy for less than a percent of its time.
+const INTERVAL_PER_QP_NS: u64 = 20_000;
+
+/// There are neither files nor a page.
 const OFF: u8 = 0;
-/// The files are up to date.
+/// Files and page are up to date.
 const CLEAN: u8 = 1;
-/// The files are behind.
+/// Files and page are behind.
 const DIRTY: u8 = 2;
 
-/// The files, and the values that they contain already.
+/// The files with the values that they contain already, and the page.
 #[derive(Debug, Default)]
 pub(crate) struct Publisher {
     state: AtomicU8,
@@ -48,6 +55,18 @@ pub(crate) struct Publisher {
     /// A port may have changed since its files were written.
     ports_changed: AtomicBool,
     files: Mutex<Option<Files>, rank::CounterFiles>,
+    page: Mutex<Option<Page>, rank::CounterFiles>,
+}
+
+/// The page of statistics in the journal of the process.
+#[derive(Debug)]
+struct Page {
+    journal: Arc<AckJournal>,
+    /// The process that made this, as in [`Files`].
+    process: u32,
+    /// The sums of each device that were shown so far. Counters of a queue pair are missing for a
+    /// moment as it ends, and sums of counters never shrink.
+    shown: Vec<Vec<u64>>,
 }
 
 #[derive(Debug)]
@@ -57,7 +76,7 @@ struct Files {
     /// own.
     process: u32,
     /// The values that this process has added so far, by device.
-    added: Vec<[u64; COUNTER_FILES.len()]>,
+    added: Vec<Vec<u64>>,
     /// The contents of the port files, by device.
     shown: Vec<Vec<(PathBuf, String)>>,
     /// The devices that are removed at present.
@@ -119,7 +138,7 @@ impl Publisher {
     }
 
     pub(crate) fn start(&self, dir: PathBuf, hcas: &[Arc<Hca>]) {
-        let added = vec![[0; COUNTER_FILES.len()]; hcas.len()];
+        let added = vec![vec![0; counter_files().count()]; hcas.len()];
         let files = Files {
             dir,
             process: std::process::id(),
@@ -145,9 +164,22 @@ impl Publisher {
         }
     }
 
+    /// Keeps a page of statistics in the journal, from the next traffic on.
+    pub(crate) fn keep_page(&self, journal: Arc<AckJournal>) {
+        if !journal.has_statistics() {
+            return;
+        }
+        *self.page.lock() = Some(Page {
+            journal,
+            process: std::process::id(),
+            shown: Vec::new(),
+        });
+        self.state.store(DIRTY, Ordering::Release);
+    }
+
     /// Returns true if there are files to write.
-    pub(crate) fn is_on(&self) -> bool {
-        self.state.load(Ordering::Acquire) != OFF
+    pub(crate) fn has_files(&self) -> bool {
+        self.files.lock().is_some()
     }
 
     /// The time at which the background thread has to write the files.
@@ -156,24 +188,62 @@ impl Publisher {
         dirty.then(|| Time::from_ns(self.at.load(Ordering::Relaxed)))
     }
 
-    /// Writes the files if it is time.
-    pub(crate) fn publish(&self, now: Time, hcas: &[Arc<Hca>]) {
+    /// Writes files and page if it is time.
+    pub(crate) fn publish(
+        &self,
+        now: Time,
+        hcas: &[Arc<Hca>],
+        snapshot: impl FnOnce() -> Snapshot,
+    ) {
         if self.due().is_none_or(|at| at > now) {
             return;
         }
         // Stored before the counters are read: later traffic makes the files outdated again.
         self.state.store(CLEAN, Ordering::SeqCst);
-        let done = self.add_to_files(hcas);
+        let snapshot = snapshot();
+        self.write_page(&snapshot);
+        let done = self.add_to_files(hcas, &snapshot);
         if !done {
             self.state.store(DIRTY, Ordering::Release);
         }
-        let wait_ns = if done { INTERVAL_NS } else { RETRY_NS };
+        let cost_ns = INTERVAL_PER_QP_NS.saturating_mul(snapshot.qps.len() as u64);
+        let wait_ns = if done { INTERVAL_NS } else { RETRY_NS }.max(cost_ns);
         let due = now.plus_ns(wait_ns).as_ns();
         self.at.store(due, Ordering::Relaxed);
     }
 
-    /// Writes the files when the process exits.
-    pub(crate) fn publish_at_exit(&self, hcas: &[Arc<Hca>]) {
+    /// Writes the page, unless the snapshot is empty or another thread is doing that.
+    fn write_page(&self, snapshot: &Snapshot) {
+        let page = self.page.try_lock();
+        let Some(mut page) = page.filter(|_| !snapshot.devices.is_empty()) else {
+            return;
+        };
+        let Some(page) = page
+            .as_mut()
+            .filter(|page| page.process == std::process::id())
+        else {
+            return;
+        };
+        let shown = &mut page.shown;
+        shown.resize_with(snapshot.devices.len(), Vec::new);
+        let mut words = snapshot.to_words();
+        for (index, (device, shown)) in snapshot.devices.iter().zip(shown).enumerate() {
+            shown.resize(device.sums.len(), 0);
+            let metrics = statistics::QP.iter().zip(&device.sums);
+            for ((metric, sum), shown) in metrics.zip(&mut *shown) {
+                *shown = if metric.is_counter() {
+                    *sum.max(shown)
+                } else {
+                    *sum
+                };
+            }
+            Snapshot::replace_sums(&mut words, index, shown);
+        }
+        page.journal.put_statistics(&words);
+    }
+
+    /// Writes files and page when the process exits.
+    pub(crate) fn publish_at_exit(&self, hcas: &[Arc<Hca>], snapshot: impl Fn() -> Snapshot) {
         if self.state.load(Ordering::Acquire) == OFF {
             return;
         }
@@ -182,8 +252,10 @@ impl Publisher {
             files.show_devices(hcas, |_| false);
             files.show_carriers(&[]);
         }
+        let snapshot = snapshot();
+        self.write_page(&snapshot);
         for _ in 0..TRIES_AT_EXIT {
-            if self.add_to_files(hcas) {
+            if self.add_to_files(hcas, &snapshot) {
                 return;
             }
             std::thread::sleep(Duration::from_nanos(RETRY_NS / 10));
@@ -191,7 +263,7 @@ impl Publisher {
     }
 
     /// Updates the files. Returns false if another process or thread is doing that.
-    fn add_to_files(&self, hcas: &[Arc<Hca>]) -> bool {
+    fn add_to_files(&self, hcas: &[Arc<Hca>], snapshot: &Snapshot) -> bool {
         let Some(mut files) = self.files.try_lock() else {
             return false;
         };
@@ -231,7 +303,8 @@ impl Publisher {
         for (number, hca) in present {
             let added = &mut added[number];
             let port = port_dir(dir, hca);
-            match add(&port, &hca.traffic.values(), added) {
+            let sums = snapshot.devices.get(number).map(|device| &*device.sums);
+            match add(&port, &file_values(hca, sums.unwrap_or(&[])), added) {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => done = false,
                 // The application has changed its root or its user, and cannot see or write the
@@ -323,6 +396,18 @@ impl Files {
     }
 }
 
+/// Returns the names of the counter files below `ports/N`.
+fn counter_files() -> impl Iterator<Item = String> {
+    let sums = statistics::hw_counters().map(|(_, name)| format!("hw_counters/{name}"));
+    COUNTER_FILES.into_iter().map(str::to_owned).chain(sums)
+}
+
+/// Returns the values of [`counter_files`], given the sums over the queue pairs.
+fn file_values(hca: &Hca, sums: &[u64]) -> Vec<u64> {
+    let of_qps = statistics::hw_counters().map(|(index, _)| sums.get(index).copied().unwrap_or(0));
+    hca.traffic.values().into_iter().chain(of_qps).collect()
+}
+
 fn port_dir(dir: &Path, hca: &Hca) -> PathBuf {
     ports_dir(dir, hca).join("1")
 }
@@ -362,17 +447,13 @@ fn show_ports(dir: &Path, hca: &Hca, shown: &mut Vec<(PathBuf, String)>) -> io::
 }
 
 /// Adds the traffic since `added` to the files of a port.
-fn add(
-    port: &Path,
-    values: &[u64; COUNTER_FILES.len()],
-    added: &mut [u64; COUNTER_FILES.len()],
-) -> Result<(), TryLockError> {
+fn add(port: &Path, values: &[u64], added: &mut [u64]) -> Result<(), TryLockError> {
     if values == added {
         return Ok(());
     }
     let lock = File::open(port).map_err(TryLockError::Error)?;
     lock.try_lock()?;
-    for ((file, value), added) in COUNTER_FILES.iter().zip(values).zip(added) {
+    for ((file, value), added) in counter_files().zip(values).zip(added) {
         let more = value.saturating_sub(*added);
         if more > 0 {
             add_one(&port.join(file), more).map_err(TryLockError::Error)?;
@@ -442,7 +523,7 @@ mod tests {
         publisher.note_network();
         assert!(publisher.due().is_none(), "there are no files");
         publisher.start(dir.path().to_owned(), &hcas);
-        publisher.publish(now, &hcas);
+        publisher.publish(now, &hcas, Snapshot::default);
         assert_eq!(read("state"), "4: ACTIVE\n");
         let first = "0000:0000:0000:0000:0000:ffff:c000:0201\n";
         assert_eq!(read("gids/0"), first);
@@ -457,11 +538,11 @@ mod tests {
         };
         let network = crate::config::HostNetwork::new(vec![interface]);
         assert!(port.follow(&network));
-        publisher.publish(now, &hcas);
+        publisher.publish(now, &hcas, Snapshot::default);
         assert_eq!(read("state"), "4: ACTIVE\n", "the change was not noted");
         // A change of the port is written at once, even if the counters were written just now.
         publisher.note_network();
-        publisher.publish(now, &hcas);
+        publisher.publish(now, &hcas, Snapshot::default);
         assert_eq!(read("state"), "1: DOWN\n");
         assert_eq!(read("phys_state"), "3: Disabled\n");
         assert_eq!(read("gids/0"), first);
@@ -471,7 +552,7 @@ mod tests {
         let gone = crate::config::HostNetwork::new(Vec::new());
         assert!(port.follow(&gone));
         publisher.note_network();
-        publisher.publish(now, &hcas);
+        publisher.publish(now, &hcas, Snapshot::default);
         assert_eq!(read("gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
     }
 
@@ -482,21 +563,23 @@ mod tests {
         for dir in ["counters", "hw_counters"] {
             fs::create_dir(port.path().join(dir)).expect("writable");
         }
-        for file in COUNTER_FILES {
+        for file in counter_files() {
             fs::write(port.path().join(file), "0\n").expect("writable");
         }
         let read = |file: &str| fs::read_to_string(port.path().join(file)).expect("there");
-        let (mut first, mut second) = ([0; COUNTER_FILES.len()], [0; COUNTER_FILES.len()]);
-        add(port.path(), &[7; COUNTER_FILES.len()], &mut first).expect("no error");
-        add(port.path(), &[5; COUNTER_FILES.len()], &mut second).expect("no error");
-        add(port.path(), &[9; COUNTER_FILES.len()], &mut first).expect("no error");
+        let count = counter_files().count();
+        let (mut first, mut second) = (vec![0; count], vec![0; count]);
+        add(port.path(), &vec![7; count], &mut first).expect("no error");
+        add(port.path(), &vec![5; count], &mut second).expect("no error");
+        add(port.path(), &vec![9; count], &mut first).expect("no error");
         assert_eq!(read("counters/port_xmit_data"), "14\n");
-        assert_eq!(first, [9; COUNTER_FILES.len()]);
+        assert_eq!(read("hw_counters/duplicate_request"), "14\n");
+        assert_eq!(first, vec![9; count]);
 
         let other = File::open(port.path()).expect("there");
         other.lock().expect("the lock is free");
-        let busy = add(port.path(), &[10; COUNTER_FILES.len()], &mut first);
+        let busy = add(port.path(), &vec![10; count], &mut first);
         assert!(matches!(busy, Err(TryLockError::WouldBlock)), "{busy:?}");
-        assert_eq!(first, [9; COUNTER_FILES.len()]);
+        assert_eq!(first, vec![9; count]);
     }
 }

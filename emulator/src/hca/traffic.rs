@@ -43,7 +43,7 @@ pub(crate) struct Totals {
 }
 
 /// Names below `ports/N`, in the order of [`Traffic::values`].
-pub(crate) const COUNTER_FILES: [&str; 11] = [
+pub(super) const COUNTER_FILES: [&str; 11] = [
     "counters/port_xmit_packets",
     "counters/unicast_xmit_packets",
     "counters/port_xmit_data",
@@ -103,15 +103,22 @@ impl Traffic {
         }
     }
 
-    /// The values of [`COUNTER_FILES`] for this process. Data is counted in units of four bytes.
-    pub(crate) fn values(&self) -> [u64; COUNTER_FILES.len()] {
+    /// Returns the numbers of packets with a wrong ICRC, and of malformed ones.
+    pub(crate) fn refused(&self) -> (u64, u64) {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (get(&self.rx.bad_icrc), get(&self.rx.malformed))
+    }
+
+    /// Returns the values of [`COUNTER_FILES`] for this process. Data is counted in units of four
+    /// bytes.
+    pub(super) fn values(&self) -> [u64; COUNTER_FILES.len()] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Totals {
             tx_packets: sent,
             rx_packets: received,
             ..
         } = self.totals();
-        let (bad_icrc, malformed) = (get(&self.rx.bad_icrc), get(&self.rx.malformed));
+        let (bad_icrc, malformed) = self.refused();
         [
             sent,
             sent,

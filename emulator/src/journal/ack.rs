@@ -19,7 +19,9 @@ use crate::sync::Mutex;
 use rocade_wire::{CreditCode, Msn, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
 use super::shm_words::{self, SharedWords};
-use super::{CONNECTIONS_AT, FAULT_REPORT_AT, connections, fault_report};
+use super::{
+    CONNECTIONS_AT, FAULT_REPORT_AT, STATISTICS_AT, connections, fault_report, statistics,
+};
 use crate::link::LocalAddr;
 use crate::sys::check_file_size;
 
@@ -85,6 +87,7 @@ impl AckJournal {
     /// Errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
         let sizes = [
+            STATISTICS_AT + statistics::LEN,
             FAULT_REPORT_AT + fault_report::LEN,
             CONNECTIONS_AT + connections::LEN,
         ];

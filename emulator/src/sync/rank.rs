@@ -103,7 +103,7 @@ ranks! {
     FaultRules,
     /// The flows of a raw port.
     RawFlows,
-    /// The files of the counters.
+    /// The files of the counters, or the page of statistics.
     CounterFiles,
     /// The file of a capture.
     CaptureFile,

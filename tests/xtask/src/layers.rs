@@ -29,7 +29,7 @@ const LAYERS: [&[&str]; 27] = [
     &["gsi"],
     &["journal"],
     &["config"],
-    &["hca", "counters", "probe"],
+    &["hca", "counters", "probe", "statistics"],
     &["broker"],
     &["error"],
     &["raw"],

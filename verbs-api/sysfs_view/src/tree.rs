@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use rocade_emulator::{DeviceFacts, Guid, PortFacts};
+use rocade_emulator::{DeviceFacts, Guid, PortFacts, statistics};
 
 use crate::host::{HostFiles, Locality};
 
@@ -51,7 +51,8 @@ pub const COUNTERS: [&str; 21] = [
     "unicast_xmit_packets",
 ];
 
-/// The additional counters of a Rocade device, in `ports/N/hw_counters`.
+/// The counters of a Rocade device itself, in `ports/N/hw_counters`. Those of its queue pairs
+/// ([`statistics::hw_counters`]) are there, too.
 pub const HW_COUNTERS: [&str; 4] = [
     "rx_icrc_encapsulated",
     "rcvd_pkts",
@@ -310,7 +311,8 @@ impl Tree {
         for counter in COUNTERS {
             self.add(format!("{base}/counters/{counter}"), Node::Counter);
         }
-        for counter in HW_COUNTERS {
+        let sums = statistics::hw_counters().map(|(_, name)| name);
+        for counter in HW_COUNTERS.into_iter().chain(sums) {
             self.add(format!("{base}/hw_counters/{counter}"), Node::Counter);
         }
     }

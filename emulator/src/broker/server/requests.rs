@@ -281,6 +281,10 @@ impl Server {
             Request::Faults => self.fault_rules(),
             Request::FaultsFrom(slot) => self.faults_from(slot),
             Request::FaultReportFrom { number, rule } => self.fault_report_from(number, rule),
+            Request::StatisticsFrom(slot) => {
+                self.send_statistics(index, slot);
+                return Ok(());
+            }
             Request::Status => Response::Status(self.status()),
             Request::Stop => {
                 self.stop = true;

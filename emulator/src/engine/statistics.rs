@@ -1,0 +1,100 @@
+//! A snapshot of all values of the engine, for the page of statistics and the counter files.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rocade_wire::Qpn;
+
+use super::Nic;
+use crate::hca::Hca;
+use crate::state::{QpCore, QpInner};
+use crate::statistics::{DeviceRow, ProcessSample, QP, QpLabels, QpRow, QpSample, Snapshot};
+
+/// Longest wait for a queue pair that another thread has locked. Its values are then missing.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// Longest wait for a table. A process may exit while one of its threads holds the lock.
+const PATIENCE_FOR_TABLES: Duration = Duration::from_millis(20);
+
+impl Nic {
+    /// Takes a snapshot, which is empty if the tables stay locked. Locks one queue pair after the
+    /// other.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.try_snapshot().unwrap_or_default()
+    }
+
+    fn try_snapshot(&self) -> Option<Snapshot> {
+        let now = self.host.now();
+        let hcas = &self.host.hcas;
+        let table = self.tables.qps.try_read_for(PATIENCE_FOR_TABLES)?;
+        let all: Vec<Arc<QpInner>> = table.iter().cloned().collect();
+        drop(table);
+        let mut devices: Vec<DeviceRow> = hcas.iter().map(|hca| device_row(hca)).collect();
+        let qps: Vec<QpRow> = all.iter().filter_map(|qp| qp_row(qp)).collect();
+        for row in &qps {
+            let Some(device) = devices.get_mut(row.labels.device) else {
+                continue;
+            };
+            for (sum, value) in device.sums.iter_mut().zip(&row.values) {
+                *sum = sum.saturating_add(*value);
+            }
+        }
+        let mut process = ProcessSample {
+            counters: self.observers.counters.with(hcas),
+            qps: all.len(),
+            ..ProcessSample::default()
+        };
+        let regions = self.tables.regions.try_read_for(now, PATIENCE_FOR_TABLES)?;
+        for (_, region) in regions.regions_by_key() {
+            process.regions += 1;
+            process.memory_bytes = process.memory_bytes.saturating_add(region.len);
+        }
+        Some(Snapshot {
+            unix_ns: self.host.clock.unix_ns(now.as_ns()),
+            process,
+            devices,
+            qps,
+        })
+    }
+
+    /// Keeps the counters of a queue pair that ends in the sums of its device.
+    pub(super) fn keep_counters(&self, inner: &QpInner) {
+        let sample = sample(&inner.lock());
+        let values: Vec<u64> = QP.iter().map(|metric| metric.get(&sample)).collect();
+        inner.hca().keep_counters(&values);
+        self.count_traffic();
+    }
+}
+
+fn device_row(hca: &Hca) -> DeviceRow {
+    DeviceRow {
+        name: hca.config.name.clone(),
+        port: hca.port_sample(),
+        sums: hca.kept_counters(),
+    }
+}
+
+fn sample(core: &QpCore) -> QpSample {
+    QpSample {
+        counters: core.qp.counters(),
+        send_queue: core.qp.send_queue_len(),
+        recv_queue: core.qp.recv_queue_len(),
+    }
+}
+
+/// Returns the row of a queue pair, or `None` if another thread keeps it locked.
+fn qp_row(inner: &QpInner) -> Option<QpRow> {
+    let core = inner.try_lock_for(PATIENCE)?;
+    let (attr, sample) = (core.qp.query(), sample(&core));
+    let kind = core.qp.config().qp_type as u8;
+    drop(core);
+    let peer = attr.ah_attr.dgid;
+    let labels = QpLabels {
+        qpn: inner.qp_num(),
+        device: usize::try_from(inner.hca().index).unwrap_or(usize::MAX),
+        kind,
+        state: u8::try_from(attr.qp_state).unwrap_or(u8::MAX),
+        dest: Qpn::new(attr.dest_qp_num),
+        peer: (!peer.is_zero()).then(|| peer.to_ip()),
+    };
+    Some(QpRow::new(labels, &sample))
+}
