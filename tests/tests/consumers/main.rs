@@ -35,6 +35,7 @@ mod raw_ethernet;
 mod rdma;
 mod rsockets;
 mod starts;
+mod statistics;
 mod storage;
 mod trace;
 mod ucx;

@@ -35,6 +35,7 @@ const CRATE: &str = "the tests of a crate that uses the verbs headers";
 const AARCH64: &str = "tests for AArch64 under QEMU";
 const RXE: &str = "interoperation with the kernel's rxe in QEMU";
 const CONTAINERS: &str = "containers of podman with Rocade";
+const STATISTICS: &str = "the opinion of Prometheus on our statistics";
 const UNITS: &str = "the opinion of systemd on our units";
 
 const PACKAGES: &[Package] = &[
@@ -89,6 +90,13 @@ const PACKAGES: &[Package] = &[
     ),
     package("podman", "podman", CONTAINERS),
     package("systemd", "systemd-analyze", UNITS),
+    package("prometheus", "promtool", STATISTICS),
+    package(
+        "prometheus-node-exporter",
+        "prometheus-node-exporter",
+        STATISTICS,
+    ),
+    package("curl", "curl", STATISTICS),
     package("util-linux", "setpriv", VIEW),
     package(
         "python3-pyverbs",

@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
 use rocade_emulator::config::nearest;
 
 use crate::cdi::CdiCommand;
+use crate::statistics::args::{ExporterArgs, StatArgs, TopArgs};
 use crate::trace::args::TraceArgs;
 use crate::units::UnitsArgs;
 
@@ -306,6 +307,12 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Print the verbs, work requests and packets of a program, and how long they took
     Trace(TraceArgs),
+    /// Show what running programs have sent, received, repeated and dropped
+    Stat(StatArgs),
+    /// Show running programs and queue pairs by their rates, in a terminal
+    Top(TopArgs),
+    /// Serve the statistics of running programs to Prometheus
+    Exporter(ExporterArgs),
     /// Add fault rules to running programs
     #[command(subcommand, after_help = FAULT_AFTER)]
     Fault(FaultCommand),

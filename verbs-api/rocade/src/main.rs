@@ -28,6 +28,7 @@ mod packages;
 mod program;
 mod run;
 mod search;
+mod statistics;
 mod sysfs_view;
 mod table;
 mod trace;
@@ -89,6 +90,9 @@ fn dispatch(cli: Cli, file_size_errors: &FileSizeErrors) -> Result<ExitCode, Cli
         Command::Ladder(args) => ladder::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Trace(args) => trace::run(&args, file_size_errors),
+        Command::Stat(args) => statistics::stat(&args, &settings()?),
+        Command::Top(args) => statistics::top(&args, &settings()?),
+        Command::Exporter(args) => statistics::exporter(&args, &settings()?),
         Command::Libdir => settings().and_then(|_| libdir::print()),
         Command::Fault(command) => fault::dispatch(&command, &settings()?),
         Command::Broker(command) => broker::dispatch(&command, &settings()?),
