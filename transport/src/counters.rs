@@ -67,6 +67,8 @@ pub struct Counters {
     pub retransmitted_packets: u64,
     /// ACK timer expiries.
     pub timeouts: u64,
+    /// Requests that failed because all retries were used up.
+    pub retry_exceeded: u64,
     /// Sequence NAKs sent.
     pub seq_naks_sent: u64,
     /// Sequence NAKs received, including implied ones.

@@ -56,6 +56,7 @@ table! {
     count fast_path_pkts Packets "Packets handled on the fast path" = qp.counters.fast_path_packets;
     count retrans_pkts Packets "Packets sent again" = qp.counters.retransmitted_packets;
     count local_ack_timeout_err Events "Expiries of the ACK timer" = qp.counters.timeouts;
+    count retry_exceeded_err Messages "Requests that used up all retries" = qp.counters.retry_exceeded;
     count packet_seq_err Packets "Sequence NAKs received" = qp.counters.seq_naks_received;
     count out_of_sequence Packets "Packets received behind a gap" = out_of_sequence(qp);
     count rnr_nak_retry_err Packets "RNR NAKs received" = qp.counters.rnr_naks_received;

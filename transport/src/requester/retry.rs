@@ -128,6 +128,7 @@ impl Requester {
                 cx.out.path_failed = true;
                 return Err(Fatal);
             }
+            cx.out.counters.rare().retry_exceeded += 1;
             //= RC-REQ-18 WCS-12
             return Err(self.fail_front(cx, WcStatus::RetryExcErr));
         }
