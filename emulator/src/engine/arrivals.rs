@@ -58,7 +58,7 @@ impl Nic {
         dispatch.flush_locked();
         let (packets, bytes) = (dispatch.packets, dispatch.bytes);
         endpoint.count(|traffic| traffic.received(packets, bytes, false));
-        self.count_traffic();
+        self.note_change();
         RxOutcome {
             packets,
             mid_message,

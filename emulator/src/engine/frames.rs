@@ -147,7 +147,7 @@ impl Nic {
             core.qp.handle_frame(now, mem, frame);
             core.qp.note_received(1, frame.bytes.len());
             inner.hca().traffic.received(1, frame.bytes.len(), false);
-            self.count_traffic();
+            self.note_change();
             let cx = Cx { now, caller, mem };
             self.flush_outputs(inner, core, TransmitTrigger::Received, cx);
         });

@@ -639,9 +639,9 @@ impl Nic {
         }
     }
 
-    /// Schedules an update of counter files and page after traffic.
+    /// Schedules an update of counter files and page after traffic, or another change of a queue pair.
     #[inline]
-    fn count_traffic(&self) {
+    pub(crate) fn note_change(&self) {
         if self.observers.publisher.is_clean()
             && let Some(due) = self.observers.publisher.note_traffic()
         {

@@ -407,7 +407,7 @@ impl Nic {
         let (received, bytes) = (dispatch.packets, dispatch.bytes);
         if let Some(qp) = dispatch.current().map(|(qp, _)| qp).or(last) {
             qp.hca().traffic.received(received, bytes, true);
-            self.count_traffic();
+            self.note_change();
         }
         dispatch.flush_locked();
         received

@@ -245,6 +245,8 @@ impl Nic {
                 let cx = Cx::of_background(now, mem);
                 self.flush_outputs(inner, core, TransmitTrigger::Other, cx);
             });
+            // The last timeout of a request sends nothing.
+            self.note_change();
         }
     }
 

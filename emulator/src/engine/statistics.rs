@@ -61,7 +61,7 @@ impl Nic {
         let sample = sample(&inner.lock());
         let values: Vec<u64> = QP.iter().map(|metric| metric.get(&sample)).collect();
         inner.hca().keep_counters(&values);
-        self.count_traffic();
+        self.note_change();
     }
 }
 

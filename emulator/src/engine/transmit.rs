@@ -253,7 +253,7 @@ impl Nic {
         caller: Caller,
     ) {
         inner.hca().traffic.sent(segments as u64, len, shared);
-        self.count_traffic();
+        self.note_change();
         if caller == Caller::Application {
             self.scheduler.arbiter.note_send();
         }

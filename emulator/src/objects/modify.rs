@@ -77,7 +77,9 @@ impl Qp {
     ) -> Result<(), VerbsError> {
         self.owner().enter(Verb::ModifyQp)?;
         if self.inner().ownership().is_none() {
-            return self.modify_here(attr, mask, experimental);
+            let result = self.modify_here(attr, mask, experimental);
+            self.owner().engine().note_change();
+            return result;
         }
         //= QPV-08
         if mask.contains(QpAttrMask::ALT_PATH) {

@@ -477,5 +477,6 @@ pub(super) fn create(
         inner.lock().tx.accept_any();
     }
     engine.tables.add_qp(Arc::clone(&inner));
+    engine.note_change();
     Ok(inner)
 }
