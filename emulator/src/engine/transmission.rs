@@ -142,6 +142,7 @@ impl<'t> Transmission<'t> {
             engine.faults.fails_after(self.inner, segments, self.cx.now)
         });
         let fails = fails.flatten();
+        let sent_at = trace::is_on().then(trace::now_ns);
         let sent = self.send_by(outlet, &mut way, buffer, fails.as_deref());
         let Ok(has_left) = sent else {
             self.recover_partial_batch(qp, &mut way, buffer);
@@ -150,9 +151,9 @@ impl<'t> Transmission<'t> {
         if has_left && !self.unpublished && matches!(outlet, Outlet::Hooked | Outlet::Ring) {
             tx.unpublished_ack = None;
         }
-        if trace::is_on() {
+        if let Some(sent_at) = sent_at {
             let packets = Segments::new(buffer.bytes(), buffer.segment_len());
-            trace::sent(self.inner.qp_num(), way.route.to, packets);
+            trace::sent(sent_at, self.inner.qp_num(), way.route.to, packets);
         }
         qp.count_answered_reads();
         qp.note_sent(len);

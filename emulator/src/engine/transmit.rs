@@ -216,7 +216,8 @@ impl Nic {
             return false;
         };
         if trace::is_on() {
-            trace::sent(inner.qp_num(), tx_route.to, iter::once(&ack[..]));
+            let packets = iter::once(&ack[..]);
+            trace::sent(trace::now_ns(), inner.qp_num(), tx_route.to, packets);
         }
         let (fragment, len) = (iter::once(Fragment::Bytes(&ack)), ack.len());
         let sending = sending(tx_route, len, len, true, cx.caller);

@@ -88,11 +88,16 @@ pub fn forget_after_fork() {
     STATE.store(UNKNOWN, Ordering::Relaxed);
 }
 
-/// Writes a record, unless there is no room.
+/// Writes a record of the present time, unless there is no room.
 pub fn write(kind: Kind, fields: &[u64], text: &str) {
+    write_at(now_ns(), kind, fields, text);
+}
+
+/// Writes a record of a time that has passed a moment ago.
+fn write_at(time_ns: u64, kind: Kind, fields: &[u64], text: &str) {
     let forks = FORKS.load(Ordering::Relaxed);
     if let Some(Some(ring)) = RINGS.get(forks).and_then(OnceLock::get) {
-        ring.push(kind, forks, fields, text.as_bytes());
+        ring.push(time_ns, forks, (kind, fields, text.as_bytes()));
     }
 }
 

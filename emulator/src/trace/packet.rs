@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use rocade_wire::{Bth, Qpn};
 
 use super::record::flag;
-use super::{Kind, write};
+use super::{Kind, now_ns, write, write_at};
 
 /// Folds an address to 64 bits, so that both ends of a packet find each other.
 #[must_use]
@@ -36,14 +36,25 @@ const fn is_middle(opcode: u8) -> bool {
     matches!(opcode & 0x1f, 0x01 | 0x07 | 0x0e)
 }
 
-/// Records packets that `own` sends.
+/// Records packets that `own` sends. `time_ns` is before the first of them can arrive.
 #[cold]
-pub(crate) fn sent<'p>(own: Qpn, to: IpAddr, packets: impl Iterator<Item = &'p [u8]>) {
+pub(crate) fn sent<'p>(
+    time_ns: u64,
+    own: Qpn,
+    to: IpAddr,
+    packets: impl Iterator<Item = &'p [u8]>,
+) {
     let to = fold(to);
     for packet in packets {
         if let Some(bth) = packet.first_chunk().map(Bth::from_bytes) {
             let ends = u64::from(own.get()) << 32 | u64::from(bth.dest_qp.get());
-            record(&bth, ends, 0, to, (packet.len(), aeth_of(packet)));
+            record(
+                time_ns,
+                &bth,
+                (ends, 0),
+                to,
+                (packet.len(), aeth_of(packet)),
+            );
         }
     }
 }
@@ -52,10 +63,11 @@ pub(crate) fn sent<'p>(own: Qpn, to: IpAddr, packets: impl Iterator<Item = &'p [
 #[cold]
 pub(crate) fn received(bth: &Bth, here: IpAddr, len: usize, aeth: u32) {
     let ends = u64::from(bth.dest_qp.get()) << 32;
-    record(bth, ends, flag::RECEIVED, fold(here), (len, aeth));
+    let ends = (ends, flag::RECEIVED);
+    record(now_ns(), bth, ends, fold(here), (len, aeth));
 }
 
-fn record(bth: &Bth, ends: u64, flags: u64, to: u64, (len, aeth): (usize, u32)) {
+fn record(time_ns: u64, bth: &Bth, (ends, flags): (u64, u64), to: u64, (len, aeth): (usize, u32)) {
     let opcode = bth.opcode.get();
     if !is_middle(opcode) {
         let acks = if bth.ack_req { flag::ACK_REQ } else { 0 };
@@ -66,7 +78,7 @@ fn record(bth: &Bth, ends: u64, flags: u64, to: u64, (len, aeth): (usize, u32)) 
             to,
             (len as u64) << 32 | u64::from(aeth),
         ];
-        write(Kind::Packet, &fields, "");
+        write_at(time_ns, Kind::Packet, &fields, "");
     }
 }
 

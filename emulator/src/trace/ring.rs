@@ -132,8 +132,13 @@ impl Ring {
         }
     }
 
-    /// Writes a record, if there is room.
-    pub(super) fn push(&self, kind: Kind, forks: usize, fields: &[u64], text: &[u8]) {
+    /// Writes a record of a time, if there is room.
+    pub(super) fn push(
+        &self,
+        time_ns: u64,
+        forks: usize,
+        (kind, fields, text): (Kind, &[u64], &[u8]),
+    ) {
         let text = text.get(..record::MAX_TEXT).unwrap_or(text);
         let words = record::words(fields.len(), text.len());
         let Some(at) = self.reserve(words as u64) else {
@@ -147,7 +152,7 @@ impl Ring {
                 .for_each(|(to, byte)| *to = *byte);
             u64::from_ne_bytes(word)
         }));
-        let all = [super::now_ns(), thread].into_iter().chain(rest);
+        let all = [time_ns, thread].into_iter().chain(rest);
         for (position, word) in (at + 1..).zip(all) {
             self.store(position, word, Ordering::Relaxed);
         }
@@ -276,7 +281,7 @@ mod tests {
         let mut read = 0u64;
         for round in 0..8 {
             for _ in 0..20_000 {
-                ring.push(Kind::Enter, 0, &fields, text.as_bytes());
+                ring.push(1, 0, (Kind::Enter, &fields, text.as_bytes()));
             }
             let mut records = Vec::new();
             reader.read(&mut records).expect("readable");
@@ -294,13 +299,13 @@ mod tests {
         let (_dir, ring, mut reader) = pair();
         let fit = CAPACITY / 4;
         for _ in 0..fit + 10 {
-            ring.push(Kind::ReqNotify, 0, &[7], b"");
+            ring.push(1, 0, (Kind::ReqNotify, &[7], b""));
         }
         assert_eq!(reader.lost().expect("readable"), 10);
         let mut records = Vec::new();
         reader.read(&mut records).expect("readable");
         assert_eq!(records.len(), fit);
-        ring.push(Kind::ReqNotify, 0, &[8], b"");
+        ring.push(1, 0, (Kind::ReqNotify, &[8], b""));
         records.clear();
         reader.read(&mut records).expect("readable");
         assert_eq!(records.first().map(|one| one.field(0)), Some(8));
@@ -315,7 +320,7 @@ mod tests {
                 let ring = &ring;
                 scope.spawn(move || {
                     for number in 0..5_000 {
-                        ring.push(Kind::Exit, 0, &[thread, number], b"text");
+                        ring.push(1, 0, (Kind::Exit, &[thread, number], b"text"));
                     }
                 });
             }
