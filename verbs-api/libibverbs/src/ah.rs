@@ -9,18 +9,22 @@ use rocade_abi::{
 use rocade_emulator::{Ah, Context, Grh};
 
 use crate::{
+    args::{Handle, In, Last, Out},
     context::ContextObject,
     diagnostics::Reason,
     explain,
-    ffi::{self, Errno, int_verb, neg_verb, ptr_verb},
-    handle::CHandle,
-    pd_mr::{PdObject, PdRef},
-    qp::QpObject,
+    ffi::{Errno, int_verb, neg_verb, ptr_verb},
+    handle::{CHandle, objects},
+    pd_mr::PdRef,
     qp_attr::{address_from_c, gid_from_c},
 };
 
 /// An address handle.
 pub(crate) type AhObject = CHandle<ibv_ah, AhState>;
+
+objects! {
+    ibv_ah: ibv_ah, AhState;
+}
 
 /// The Rust state of an `ibv_ah`.
 pub(crate) struct AhState {
@@ -36,11 +40,8 @@ impl AhState {
     }
 }
 
-/// # Safety
-/// `pd` must be NULL or a live domain.
-unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
-    // SAFETY: same contract.
-    let state = unsafe { PdObject::borrow(pd) }?.inner();
+fn create(pd: Handle<'_, ibv_pd>, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
+    let state = pd.get()?.inner();
     AhObject::create(|_| {
         let ah = state
             .pd()
@@ -48,7 +49,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
             .map_err(|error| Errno(error.errno()).because(explain::error(&error)))?;
         let c = ibv_ah {
             context: state.context().as_c(),
-            pd,
+            pd: pd.as_ptr(),
             handle: 0,
         };
         let state = AhState {
@@ -61,15 +62,13 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
 }
 
 /// `ibv_create_ah`.
-pub(crate) unsafe extern "C" fn ibv_create_ah(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_ah_attr,
+pub(crate) extern "C" fn ibv_create_ah(
+    pd: Handle<'_, ibv_pd>,
+    attr: In<'_, ibv_ah_attr>,
 ) -> *mut ibv_ah {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
-        // SAFETY: by contract a live domain.
-        unsafe { create(pd, &attr) }
+        let attr = attr.read()?;
+        create(pd, &attr)
     })
 }
 
@@ -125,61 +124,52 @@ fn grh_bytes(grh: &ibv_grh) -> [u8; 40] {
 }
 
 /// `ibv_init_ah_from_wc`: 0, or -1 and errno.
-pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_init_ah_from_wc(
+    context: Handle<'_, ibv_context>,
     port_num: u8,
-    wc: *mut ibv_wc,
-    grh: *mut ibv_grh,
-    attr: *mut ibv_ah_attr,
+    wc: In<'_, ibv_wc>,
+    grh: In<'_, ibv_grh>,
+    attr: Out<'_, ibv_ah_attr>,
 ) -> c_int {
     neg_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?;
-        // SAFETY: by contract NULL or readable.
-        let (wc, grh) = unsafe { (ffi::read(wc)?, ffi::read(grh)?) };
+        let context = context.get()?;
+        let (wc, grh) = (wc.read()?, grh.read()?);
         let answer = sender(context.context(), port_num, &wc, &grh)?;
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(attr, answer) }?;
+        attr.write(answer)?;
         Ok(0)
     })
 }
 
 /// `ibv_create_ah_from_wc`.
-pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
-    pd: *mut ibv_pd,
-    wc: *mut ibv_wc,
-    grh: *mut ibv_grh,
+pub(crate) extern "C" fn ibv_create_ah_from_wc(
+    pd: Handle<'_, ibv_pd>,
+    wc: In<'_, ibv_wc>,
+    grh: In<'_, ibv_grh>,
     port_num: u8,
 ) -> *mut ibv_ah {
     ptr_verb(|| {
-        // SAFETY: by contract a live domain.
-        let state = unsafe { PdObject::borrow(pd) }?.inner();
-        // SAFETY: by contract NULL or readable.
-        let (wc, grh) = unsafe { (ffi::read(wc)?, ffi::read(grh)?) };
+        let state = pd.get()?.inner();
+        let (wc, grh) = (wc.read()?, grh.read()?);
         let attr = sender(state.context().context(), port_num, &wc, &grh)?;
-        // SAFETY: as above.
-        unsafe { create(pd, &attr) }
+        create(pd, &attr)
     })
 }
 
 /// `ibv_destroy_ah`.
-pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: by contract a live address handle that is not used afterwards.
-    int_verb(|| unsafe { AhObject::destroy(ah, |state| Ok(state.ah.destroy()?)) })
+pub(crate) extern "C" fn ibv_destroy_ah(ah: Last<'_, ibv_ah>) -> c_int {
+    int_verb(|| ah.destroy(|state| Ok(state.ah.destroy()?)))
 }
 
 /// `ibv_attach_mcast`. Ignores the LID, which Ethernet does not have.
 //= MC-01
-pub(crate) unsafe extern "C" fn ibv_attach_mcast(
-    qp: *mut ibv_qp,
-    gid: *const ibv_gid,
+pub(crate) extern "C" fn ibv_attach_mcast(
+    qp: Handle<'_, ibv_qp>,
+    gid: In<'_, ibv_gid>,
     _lid: u16,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live QP.
-        let qp = unsafe { QpObject::borrow(qp.cast()) }?.inner().qp();
-        // SAFETY: by contract NULL or readable.
-        let group = gid_from_c(unsafe { ffi::read(gid) }?);
+        let qp = qp.get()?.inner().qp();
+        let group = gid_from_c(*gid.read()?);
         let attached = qp.attach_mcast(group);
         attached.map_err(|error| Errno(error.errno()).because(explain::error(&error)))
     })
@@ -187,16 +177,14 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
 
 /// `ibv_detach_mcast`.
 //= MC-02
-pub(crate) unsafe extern "C" fn ibv_detach_mcast(
-    qp: *mut ibv_qp,
-    gid: *const ibv_gid,
+pub(crate) extern "C" fn ibv_detach_mcast(
+    qp: Handle<'_, ibv_qp>,
+    gid: In<'_, ibv_gid>,
     _lid: u16,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live QP.
-        let qp = unsafe { QpObject::borrow(qp.cast()) }?.inner().qp();
-        // SAFETY: by contract NULL or readable.
-        let group = gid_from_c(unsafe { ffi::read(gid) }?);
+        let qp = qp.get()?.inner().qp();
+        let group = gid_from_c(*gid.read()?);
         Ok(qp.detach_mcast(group)?)
     })
 }

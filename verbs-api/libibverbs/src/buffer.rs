@@ -7,6 +7,7 @@ use std::{ffi::c_void, ptr::NonNull};
 
 use rocade_abi::{ParentDomainAllocFn, ParentDomainFreeFn, ibv_pd};
 
+use crate::args::Handle;
 use crate::ffi::Errno;
 
 /// The kind of queue that a buffer is for. Allocators receive it as `resource_type`.
@@ -62,26 +63,23 @@ impl Allocators {
     ///
     /// # Errors
     /// `ENOMEM` if the allocator returns NULL.
-    ///
-    /// # Safety
-    /// `pd` must be the live parent domain of the allocators, and outlive the buffer.
-    pub(crate) unsafe fn allocate(
+    pub(crate) fn allocate(
         self,
-        pd: *mut ibv_pd,
+        pd: Handle<'_, ibv_pd>,
         entries: u32,
         purpose: Purpose,
     ) -> Result<Option<Buffer>, Errno> {
         let entries = usize::try_from(entries.max(1)).map_err(|_| Errno(libc::ENOMEM))?;
         let len = entries.saturating_mul(ENTRY).next_multiple_of(PAGE);
         // SAFETY: the program's own function, with the arguments that it expects.
-        let place = unsafe { (self.alloc)(pd, self.context, len, PAGE, purpose as u64) };
+        let place = unsafe { (self.alloc)(pd.as_ptr(), self.context, len, PAGE, purpose as u64) };
         let place = NonNull::new(place).ok_or(Errno(libc::ENOMEM))?;
         if place.addr().get() == USE_DEFAULT {
             return Ok(None);
         }
         Ok(Some(Buffer {
             allocators: self,
-            pd,
+            pd: pd.as_ptr(),
             place,
             purpose,
         }))

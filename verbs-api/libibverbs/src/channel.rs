@@ -10,16 +10,20 @@ use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 use rocade_emulator::{CompChannel, EventWaiter};
 
 use crate::{
+    args::{Handle, Last, Out, member},
     cancel::{self, Poll},
     context::ContextObject,
-    cq::CqObject,
-    ffi::{self, Errno, int_verb, ptr_verb, void_verb},
-    handle::CHandle,
+    ffi::{Errno, int_verb, ptr_verb, void_verb},
+    handle::{CHandle, objects},
     late_calls, process,
 };
 
 /// A completion event channel.
 pub(crate) type ChannelObject = CHandle<ibv_comp_channel, Arc<ChannelState>>;
+
+objects! {
+    ibv_comp_channel: ibv_comp_channel, Arc<ChannelState>;
+}
 
 /// The Rust state of an `ibv_comp_channel`.
 pub(crate) struct ChannelState {
@@ -35,12 +39,11 @@ impl ChannelState {
 }
 
 /// `ibv_create_comp_channel`.
-pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_create_comp_channel(
+    context: Handle<'_, ibv_context>,
 ) -> *mut ibv_comp_channel {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share(context) }?;
+        let context = context.share()?;
         let channel = context.context().create_comp_channel()?;
         ChannelObject::create(|address| {
             let c = ibv_comp_channel {
@@ -60,18 +63,18 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 
 /// `ibv_destroy_comp_channel`: fails with `EBUSY` while a CQ uses it.
 //= DST-06
-pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: Last<'_, ibv_comp_channel>) -> c_int {
     int_verb(|| {
+        let addr = channel.addr();
         let close = |state: &Arc<ChannelState>| {
             state.channel.destroy()?;
             let nonblocking = late_calls::is_nonblocking(state.channel.fd());
-            process::channels().lock().end(channel.addr(), nonblocking);
+            process::channels().lock().end(addr, nonblocking);
             Ok(())
         };
-        // SAFETY: by contract a live channel. Only late calls use it afterwards, and those check
-        // `late_calls` first.
-        if let Some(memory) = unsafe { ChannelObject::destroy_keeping_memory(channel, close) }? {
-            process::channels().lock().keep(channel.addr(), memory);
+        // Only late calls use it afterwards, and those check `late_calls` first.
+        if let Some(memory) = channel.destroy_keeping_memory(close)? {
+            process::channels().lock().keep(addr, memory);
         }
         Ok(())
     })
@@ -81,18 +84,15 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
 /// non-blocking. A call on a channel that was already destroyed does not access its memory.
 //= CQ-08
 //= CQ-14
-pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
-    channel: *mut ibv_comp_channel,
-    cq: *mut *mut ibv_cq,
-    cq_context: *mut *mut c_void,
+pub(crate) extern "C-unwind" fn ibv_get_cq_event(
+    channel: Handle<'_, ibv_comp_channel>,
+    cq: Out<'_, *mut ibv_cq>,
+    cq_context: Out<'_, *mut c_void>,
 ) -> c_int {
     let state = || {
-        process::channels().lock().find(channel.addr(), || {
-            // SAFETY: by contract NULL, or a channel of the parent's.
-            Ok(Arc::clone(
-                unsafe { ChannelObject::borrow(channel) }?.inner(),
-            ))
-        })
+        process::channels()
+            .lock()
+            .find(channel.addr(), || Ok(Arc::clone(channel.get()?.inner())))
     };
     let prepare = || {
         if cq.is_null() || cq_context.is_null() {
@@ -114,24 +114,19 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         let source: *mut ibv_cq_ex = ptr::with_exposed_provenance_mut(address);
         // SAFETY: the cookie is the address of the CQ, which lives until this event is
         // acknowledged.
-        let context = unsafe { (*source).cq_context };
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(cq, source.cast()) }?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(cq_context, context) }?;
+        let source_cq: Handle<'_, ibv_cq_ex> = unsafe { Handle::new(source) };
+        let context = source_cq.get()?.member(member!(ibv_cq_ex, cq_context));
+        cq.write(source.cast())?;
+        cq_context.write(context)?;
         Ok(Poll::Event)
     };
     cancel::blocking(prepare, take)
 }
 
 /// `ibv_ack_cq_events`.
-pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
+pub(crate) extern "C" fn ibv_ack_cq_events(cq: Handle<'_, ibv_cq>, nevents: c_uint) {
     void_verb(|| {
-        // SAFETY: by contract a live CQ.
-        unsafe { CqObject::borrow(cq.cast()) }?
-            .inner()
-            .cq()
-            .ack_events(nevents);
+        cq.get()?.inner().cq().ack_events(nevents);
         Ok(())
     });
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use libc::{pollfd, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use libc::{pollfd, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rocade_abi::{
     AF_IB, ROCADE_CM_PRIVATE_LEN, ROCADE_CM_VERSION, ibv_ah_attr, ibv_context, ibv_cq, ibv_ece,
     ibv_path_data, ibv_qp_attr, rdma_conn_param, rocade_cm_channel, rocade_cm_event, rocade_cm_id,
@@ -23,17 +23,20 @@ use rocade_emulator::{
 };
 
 use crate::{
+    args::{Address, Buffer, Handle, In, InOut, Last, Out, Sockaddr, slot, zeroed},
     cm_channel::{self, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event},
-    context::ContextObject,
-    cq::CqObject,
     ffi::{self, Errno, int_data_verb, int_verb, neg_verb},
-    handle::CHandle,
+    handle::{CHandle, objects},
     process,
     qp_attr::{address_to_c, attr_to_c},
     trace::{remote, sink},
 };
 
 type IdObject = CHandle<rocade_cm_id, CmId>;
+
+objects! {
+    rocade_cm_id: rocade_cm_id, CmId;
+}
 
 /// The option levels `RDMA_OPTION_ID` and `RDMA_OPTION_IB`.
 const LEVEL_ID: c_int = 0;
@@ -51,38 +54,38 @@ const OPTION_ACK_TIMEOUT: c_int = 3;
 static OPS: rocade_cm_ops = rocade_cm_ops {
     version: ROCADE_CM_VERSION,
     generation,
-    is_removed,
+    is_removed: slot::of_1(is_removed),
     settle_thread,
     trace_is_on,
     trace_begin: remote::trace_begin,
     trace_end: remote::trace_end,
     poll,
-    req_notify_to_poll,
-    channel_new: rdma_create_event_channel,
-    channel_free: rdma_destroy_event_channel,
-    channel_get_event: rdma_get_cm_event,
-    id_new: rdma_create_id,
-    id_destroy: rdma_destroy_id,
-    id_free,
-    id_bind: rdma_bind_addr,
-    id_resolve_addr: rdma_resolve_addr,
-    id_resolve_route: rdma_resolve_route,
-    id_listen: rdma_listen,
-    id_connect: rdma_connect,
-    id_establish: rdma_establish,
-    id_accept: rdma_accept,
-    id_reject: rdma_reject,
-    id_disconnect: rdma_disconnect,
-    id_notify: rdma_notify,
-    id_write_event: rdma_write_cm_event,
-    id_qp_attr: rdma_init_qp_attr,
-    id_set_option: rdma_set_option,
-    id_set_ece: rdma_set_local_ece,
-    id_remote_ece: rdma_get_remote_ece,
-    id_migrate: rdma_migrate_id,
-    id_join: rdma_join_multicast,
-    id_leave: rdma_leave_multicast,
-    id_route: rdma_route,
+    req_notify_to_poll: slot::of_1(req_notify_to_poll),
+    channel_new: slot::of_2(rdma_create_event_channel),
+    channel_free: slot::of_1(rdma_destroy_event_channel),
+    channel_get_event: slot::of_2_unwind(rdma_get_cm_event),
+    id_new: slot::of_5(rdma_create_id),
+    id_destroy: slot::of_1(rdma_destroy_id),
+    id_free: slot::of_1(id_free),
+    id_bind: slot::of_2(rdma_bind_addr),
+    id_resolve_addr: slot::of_4(rdma_resolve_addr),
+    id_resolve_route: slot::of_1(rdma_resolve_route),
+    id_listen: slot::of_2(rdma_listen),
+    id_connect: slot::of_2(rdma_connect),
+    id_establish: slot::of_1(rdma_establish),
+    id_accept: slot::of_3(rdma_accept),
+    id_reject: slot::of_4(rdma_reject),
+    id_disconnect: slot::of_1(rdma_disconnect),
+    id_notify: slot::of_1(rdma_notify),
+    id_write_event: slot::of_4(rdma_write_cm_event),
+    id_qp_attr: slot::of_3(rdma_init_qp_attr),
+    id_set_option: slot::of_5(rdma_set_option),
+    id_set_ece: slot::of_2(rdma_set_local_ece),
+    id_remote_ece: slot::of_2(rdma_get_remote_ece),
+    id_migrate: slot::of_3(rdma_migrate_id),
+    id_join: slot::of_3(rdma_join_multicast),
+    id_leave: slot::of_2(rdma_leave_multicast),
+    id_route: slot::of_2(rdma_route),
 };
 
 /// Returns the function table for `librdmacm.so.1`.
@@ -98,6 +101,8 @@ extern "C" fn settle_thread() {
     rocade_emulator::settle_thread();
 }
 
+/// # Safety
+/// `fds` must have `count` entries, or none if that is 0.
 unsafe extern "C" fn poll(fds: *mut pollfd, count: usize, limit_ns: i64) -> c_int {
     neg_verb(|| {
         let fds = if count == 0 {
@@ -116,17 +121,15 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: usize, limit_ns: i64) -> c_in
     })
 }
 
-unsafe extern "C" fn req_notify_to_poll(cq: *mut ibv_cq) -> c_int {
+extern "C" fn req_notify_to_poll(cq: Handle<'_, ibv_cq>) -> c_int {
     int_data_verb(|| {
-        // SAFETY: by contract a live CQ.
-        let object = unsafe { CqObject::borrow(cq.cast()) }?;
+        let object = cq.get()?;
         Ok(object.inner().cq().arm(false)?)
     })
 }
 
-unsafe extern "C" fn is_removed(context: *mut ibv_context) -> bool {
-    // SAFETY: by contract an open context.
-    let context = unsafe { ContextObject::borrow(context) };
+extern "C" fn is_removed(context: Handle<'_, ibv_context>) -> bool {
+    let context = context.get();
     context.is_ok_and(|context| context.context().check_present().is_err())
 }
 
@@ -134,59 +137,41 @@ extern "C" fn generation() -> u32 {
     process::generation().number()
 }
 
-/// # Safety
-/// `id` must be NULL, or made by `id_new` and not freed.
-unsafe fn id<'a>(id: *mut rocade_cm_id) -> Result<&'a CmId, Errno> {
-    // SAFETY: same contract.
-    Ok(unsafe { IdObject::borrow(id) }?.inner())
+fn id(id: Handle<'_, rocade_cm_id>) -> Result<&CmId, Errno> {
+    Ok(id.get()?.inner())
 }
 
 /// Converts an address from C.
-///
-/// # Safety
-/// `addr` must be NULL, or point to an address of the length that its family implies.
-unsafe fn address(addr: *const sockaddr) -> Result<CmAddr, Errno> {
-    // SAFETY: same contract.
-    let family = unsafe { ffi::read(addr) }?.sa_family;
-    match c_int::from(family) {
-        libc::AF_INET => {
-            // SAFETY: `sa_family` says so. Programs do not always align addresses.
-            let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
+fn address(addr: Address<'_>) -> Result<CmAddr, Errno> {
+    match addr.read()? {
+        Sockaddr::V4(v4) => {
             let ip = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
             Ok(CmAddr::Ip(
                 SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into(),
             ))
         }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
+        Sockaddr::V6(v6) => {
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
             let v6 = SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);
             Ok(CmAddr::Ip(v6.into()))
         }
-        AF_IB => {
-            // SAFETY: as above.
-            let ib = unsafe { addr.cast::<sockaddr_ib>().read_unaligned() };
-            Ok(CmAddr::Ib(IbAddr {
-                gid: Gid::new(ib.sib_addr),
-                service_id: ServiceId::new(u64::from_be(ib.sib_sid)),
-                service_mask: u64::from_be(ib.sib_sid_mask),
-            }))
-        }
-        _ => Err(Errno(libc::EAFNOSUPPORT)),
+        Sockaddr::Ib(ib) => Ok(CmAddr::Ib(IbAddr {
+            gid: Gid::new(ib.sib_addr),
+            service_id: ServiceId::new(u64::from_be(ib.sib_sid)),
+            service_mask: u64::from_be(ib.sib_sid_mask),
+        })),
+        Sockaddr::Other => Err(Errno(libc::EAFNOSUPPORT)),
     }
 }
 
 /// Converts an address to C.
 fn storage(addr: Option<SocketAddr>) -> sockaddr_storage {
-    // SAFETY: all zeroes are an address of no family.
-    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut storage: sockaddr_storage = zeroed();
     let at = &raw mut storage;
     match addr {
         Some(SocketAddr::V4(v4)) => {
-            // SAFETY: all zeroes are an address.
-            let mut c: sockaddr_in = unsafe { std::mem::zeroed() };
+            let mut c: sockaddr_in = zeroed();
             c.sin_family = u16::try_from(libc::AF_INET).unwrap_or(0);
             c.sin_port = v4.port().to_be();
             c.sin_addr.s_addr = v4.ip().to_bits().to_be();
@@ -194,8 +179,7 @@ fn storage(addr: Option<SocketAddr>) -> sockaddr_storage {
             unsafe { at.cast::<sockaddr_in>().write(c) };
         }
         Some(SocketAddr::V6(v6)) => {
-            // SAFETY: all zeroes are an address.
-            let mut c: sockaddr_in6 = unsafe { std::mem::zeroed() };
+            let mut c: sockaddr_in6 = zeroed();
             c.sin6_family = u16::try_from(libc::AF_INET6).unwrap_or(0);
             c.sin6_port = v6.port().to_be();
             c.sin6_addr.s6_addr = v6.ip().octets();
@@ -234,13 +218,9 @@ fn gid_octets(addr: SocketAddr) -> [u8; 16] {
     Gid::from_ip(addr.ip()).octets()
 }
 
-/// # Safety
-/// `param` must be NULL or valid, and its private data readable for its length.
-unsafe fn conn_param(param: *const rdma_conn_param) -> Result<ConnParam, Errno> {
-    // SAFETY: same contract.
-    let param = unsafe { ffi::read(param) }?;
-    // SAFETY: same contract.
-    let private_data = unsafe { bytes(param.private_data, param.private_data_len) };
+fn conn_param(param: In<'_, rdma_conn_param>) -> Result<ConnParam, Errno> {
+    let param = param.read()?;
+    let private_data = param.private().to_vec();
     Ok(ConnParam {
         private_data,
         responder_resources: param.responder_resources,
@@ -251,16 +231,6 @@ unsafe fn conn_param(param: *const rdma_conn_param) -> Result<ConnParam, Errno> 
         srq: param.srq != 0,
         qp_num: Qpn::new(param.qp_num),
     })
-}
-
-/// # Safety
-/// `data` must be NULL or readable for `len` bytes.
-unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
-    if data.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: same contract.
-    unsafe { slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
 }
 
 pub(crate) fn event_to_c(event: CmEvent) -> Result<rocade_cm_event, Errno> {
@@ -323,32 +293,29 @@ fn new_id(id: CmId) -> Result<*mut rocade_cm_id, Errno> {
     IdObject::create(|_| Ok((rocade_cm_id { _opaque: [] }, id)))
 }
 
-unsafe extern "C" fn rdma_create_id(
-    channel: *const rocade_cm_channel,
+extern "C" fn rdma_create_id(
+    channel: Handle<'_, rocade_cm_channel>,
     port_space: u32,
     qp_type: u32,
     cookie: u64,
-    id: *mut *mut rocade_cm_id,
+    id: Out<'_, *mut rocade_cm_id>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live channel.
-        let channel = unsafe { cm_channel::borrow(channel) }?;
+        let channel = cm_channel::borrow(channel)?;
         let port_space = PortSpace::from_code(port_space).ok_or(Errno::INVAL)?;
         let mut types = QpType::ALL.into_iter();
         let qp_type = types
             .find(|kind| kind.code() == qp_type)
             .ok_or(Errno::INVAL)?;
         let object = new_id(CmId::new(channel, port_space, qp_type, cookie)?)?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(id, object) }
+        id.write(object)
     })
 }
 
-unsafe extern "C" fn rdma_destroy_id(c: *mut rocade_cm_id) -> u64 {
+extern "C" fn rdma_destroy_id(c: Handle<'_, rocade_cm_id>) -> u64 {
     let mut reported = 0;
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        match unsafe { id(c) } {
+        match id(c) {
             Ok(id) => reported = id.destroy(),
             // Inherited from the parent process: left alone.
             Err(Errno::NODEV) => {}
@@ -359,107 +326,90 @@ unsafe extern "C" fn rdma_destroy_id(c: *mut rocade_cm_id) -> u64 {
     reported
 }
 
-unsafe extern "C" fn id_free(id: *mut rocade_cm_id) {
-    // SAFETY: by contract a live ID that is not used afterwards.
-    int_verb(|| unsafe { IdObject::destroy(id, |_| Ok(())) });
+extern "C" fn id_free(id: Last<'_, rocade_cm_id>) {
+    int_verb(|| id.destroy(|_| Ok(())));
 }
 
-unsafe extern "C" fn rdma_bind_addr(c: *mut rocade_cm_id, addr: *const sockaddr) -> c_int {
+extern "C" fn rdma_bind_addr(c: Handle<'_, rocade_cm_id>, addr: Address<'_>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
-        // SAFETY: by contract an address.
-        Ok(id.bind(unsafe { address(addr) }?)?)
+        let id = id(c)?;
+        Ok(id.bind(address(addr)?)?)
     })
 }
 
-unsafe extern "C" fn rdma_resolve_addr(
-    c: *mut rocade_cm_id,
-    src: *const sockaddr,
-    dst: *const sockaddr,
+extern "C" fn rdma_resolve_addr(
+    c: Handle<'_, rocade_cm_id>,
+    src: Address<'_>,
+    dst: Address<'_>,
     timeout_ms: c_int,
 ) -> c_int {
     /// Longer than any program runs.
     const EVER: Duration = Duration::from_secs(1 << 32);
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
+        let id = id(c)?;
         let timeout = u64::try_from(timeout_ms).map_or(EVER, Duration::from_millis);
-        let src = if src.is_null() {
-            None
-        } else {
-            // SAFETY: by contract an address.
-            Some(unsafe { address(src) }?)
+        let src = match src.some() {
+            Some(src) => Some(address(src)?),
+            None => None,
         };
-        // SAFETY: by contract an address.
-        Ok(id.resolve_addr(src, unsafe { address(dst) }?, timeout)?)
+        Ok(id.resolve_addr(src, address(dst)?, timeout)?)
     })
 }
 
-unsafe extern "C" fn rdma_resolve_route(c: *mut rocade_cm_id) -> c_int {
-    // SAFETY: by contract a live ID.
-    int_verb(|| Ok(unsafe { id(c) }?.resolve_route()?))
+extern "C" fn rdma_resolve_route(c: Handle<'_, rocade_cm_id>) -> c_int {
+    int_verb(|| Ok(id(c)?.resolve_route()?))
 }
 
-unsafe extern "C" fn rdma_listen(c: *mut rocade_cm_id, backlog: c_int) -> c_int {
-    // SAFETY: by contract a live ID.
-    int_verb(|| Ok(unsafe { id(c) }?.listen(backlog)?))
+extern "C" fn rdma_listen(c: Handle<'_, rocade_cm_id>, backlog: c_int) -> c_int {
+    int_verb(|| Ok(id(c)?.listen(backlog)?))
 }
 
-unsafe extern "C" fn rdma_connect(c: *mut rocade_cm_id, param: *const rdma_conn_param) -> c_int {
+extern "C" fn rdma_connect(c: Handle<'_, rocade_cm_id>, param: In<'_, rdma_conn_param>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
-        // SAFETY: by contract valid.
-        Ok(id.connect(&unsafe { conn_param(param) }?)?)
+        let id = id(c)?;
+        Ok(id.connect(&conn_param(param)?)?)
     })
 }
 
-unsafe extern "C" fn rdma_establish(c: *mut rocade_cm_id) -> c_int {
-    // SAFETY: by contract a live ID.
-    int_verb(|| Ok(unsafe { id(c) }?.establish()?))
+extern "C" fn rdma_establish(c: Handle<'_, rocade_cm_id>) -> c_int {
+    int_verb(|| Ok(id(c)?.establish()?))
 }
 
-unsafe extern "C" fn rdma_accept(
-    c: *mut rocade_cm_id,
+extern "C" fn rdma_accept(
+    c: Handle<'_, rocade_cm_id>,
     cookie: u64,
-    param: *const rdma_conn_param,
+    param: In<'_, rdma_conn_param>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
-        // SAFETY: by contract valid.
-        Ok(id.accept(cookie, &unsafe { conn_param(param) }?)?)
+        let id = id(c)?;
+        Ok(id.accept(cookie, &conn_param(param)?)?)
     })
 }
 
 unsafe extern "C" fn rdma_reject(
-    c: *mut rocade_cm_id,
+    c: Handle<'_, rocade_cm_id>,
     reason: u16,
     data: *const c_void,
     len: u8,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
+        let id = id(c)?;
         // SAFETY: by contract readable.
-        let data = unsafe { bytes(data, len) };
-        Ok(id.reject(RejReason::from_code(reason), &data)?)
+        let data = unsafe { Buffer::new(data, len.into()) };
+        Ok(id.reject(RejReason::from_code(reason), &data.to_vec())?)
     })
 }
 
-unsafe extern "C" fn rdma_disconnect(c: *mut rocade_cm_id) -> c_int {
-    // SAFETY: by contract a live ID.
-    int_verb(|| Ok(unsafe { id(c) }?.disconnect()?))
+extern "C" fn rdma_disconnect(c: Handle<'_, rocade_cm_id>) -> c_int {
+    int_verb(|| Ok(id(c)?.disconnect()?))
 }
 
-unsafe extern "C" fn rdma_notify(c: *mut rocade_cm_id) -> c_int {
-    // SAFETY: by contract a live ID.
-    int_verb(|| Ok(unsafe { id(c) }?.notify_established()?))
+extern "C" fn rdma_notify(c: Handle<'_, rocade_cm_id>) -> c_int {
+    int_verb(|| Ok(id(c)?.notify_established()?))
 }
 
-unsafe extern "C" fn rdma_write_cm_event(
-    c: *mut rocade_cm_id,
+extern "C" fn rdma_write_cm_event(
+    c: Handle<'_, rocade_cm_id>,
     kind: u32,
     status: c_int,
     argument: u64,
@@ -468,59 +418,53 @@ unsafe extern "C" fn rdma_write_cm_event(
         let kinds = [CmEventKind::User, CmEventKind::AddrinfoResolved];
         let kind = kinds.into_iter().find(|known| known.code() == kind);
         let kind = kind.ok_or(Errno::INVAL)?;
-        // SAFETY: by contract a live ID.
-        Ok(unsafe { id(c) }?.write_event(kind, status, argument)?)
+        Ok(id(c)?.write_event(kind, status, argument)?)
     })
 }
 
-unsafe extern "C" fn rdma_init_qp_attr(
-    c: *mut rocade_cm_id,
-    attr: *mut ibv_qp_attr,
-    mask: *mut c_int,
+extern "C" fn rdma_init_qp_attr(
+    c: Handle<'_, rocade_cm_id>,
+    attr: InOut<'_, ibv_qp_attr>,
+    mask: Out<'_, c_int>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
-        // SAFETY: by contract readable.
-        let wanted = unsafe { ffi::read(attr) }?.qp_state;
+        let id = id(c)?;
+        let wanted = attr.read()?.qp_state;
         let state = [QpState::Init, QpState::Rtr, QpState::Rts]
             .into_iter()
             .find(|state| state.code() == wanted)
             .ok_or(Errno::INVAL)?;
         let (found, bits) = id.qp_attr(state)?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(attr, attr_to_c(&found, &QpCap::default())) }?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(mask, bits.bits().cast_signed()) }
+        attr.write(attr_to_c(&found, &QpCap::default()))?;
+        mask.write(bits.bits().cast_signed())
     })
 }
 
 unsafe extern "C" fn rdma_set_option(
-    c: *mut rocade_cm_id,
+    c: Handle<'_, rocade_cm_id>,
     level: c_int,
     option: c_int,
     value: *const c_void,
     len: usize,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
+        let id = id(c)?;
+        // SAFETY: by contract readable for its length.
+        let value = unsafe { Buffer::new(value, len) };
         match (level, option) {
             (LEVEL_ID, _) => {}
-            (LEVEL_IB, OPTION_PATH) => {
-                // SAFETY: by contract readable for its length.
-                return Ok(id.set_path(unsafe { path(value, len) }?)?);
-            }
+            (LEVEL_IB, OPTION_PATH) => return Ok(id.set_path(path(value)?)?),
             _ => return Err(Errno(libc::ENOSYS)),
         }
         let byte = || match len {
-            // SAFETY: by contract readable for its length.
-            1 => unsafe { ffi::read(value.cast::<u8>()) },
+            1 => value.get::<u8>(0).ok_or(Errno::INVAL),
             _ => Err(Errno::INVAL),
         };
         let flag = || match len {
-            // SAFETY: by contract readable for its length.
-            4 if !value.is_null() => Ok(unsafe { value.cast::<c_int>().read_unaligned() } != 0),
+            4 => value
+                .get::<c_int>(0)
+                .map(|flag| flag != 0)
+                .ok_or(Errno::INVAL),
             _ => Err(Errno::INVAL),
         };
         match option {
@@ -535,19 +479,13 @@ unsafe extern "C" fn rdma_set_option(
 }
 
 /// Returns the first path whose flags say that it serves CM messages and data in both directions.
-///
-/// # Safety
-/// `value` must be NULL or readable for `len` bytes.
 //= LRC-14
-unsafe fn path(value: *const c_void, len: usize) -> Result<PathHint, Errno> {
+fn path(value: Buffer<'_>) -> Result<PathHint, Errno> {
     let size = size_of::<ibv_path_data>();
-    if value.is_null() || len == 0 || !len.is_multiple_of(size) {
+    if value.is_null() || value.len() == 0 || !value.len().is_multiple_of(size) {
         return Err(Errno::INVAL);
     }
-    let paths = (0..len / size).map(|index| {
-        // SAFETY: by contract there are that many entries, of any alignment.
-        unsafe { value.cast::<ibv_path_data>().add(index).read_unaligned() }
-    });
+    let paths = (0..).map_while(|index| value.get::<ibv_path_data>(index));
     let mut paths = paths.filter(|path| path.flags == PATH_FLAGS);
     let path = paths.next().ok_or(Errno::INVAL)?;
     let [first, second, third, hop_limit] = path.flowlabel_hoplimit.to_ne_bytes();
@@ -558,12 +496,10 @@ unsafe fn path(value: *const c_void, len: usize) -> Result<PathHint, Errno> {
     })
 }
 
-unsafe extern "C" fn rdma_set_local_ece(c: *mut rocade_cm_id, ece: *const ibv_ece) -> c_int {
+extern "C" fn rdma_set_local_ece(c: Handle<'_, rocade_cm_id>, ece: In<'_, ibv_ece>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
-        // SAFETY: by contract readable.
-        let given = unsafe { ffi::read(ece) }?;
+        let id = id(c)?;
+        let given = ece.read()?;
         Ok(id.set_local_ece(Ece {
             vendor_id: given.vendor_id,
             options: given.options,
@@ -571,59 +507,50 @@ unsafe extern "C" fn rdma_set_local_ece(c: *mut rocade_cm_id, ece: *const ibv_ec
     })
 }
 
-unsafe extern "C" fn rdma_get_remote_ece(c: *mut rocade_cm_id, ece: *mut ibv_ece) -> c_int {
+extern "C" fn rdma_get_remote_ece(c: Handle<'_, rocade_cm_id>, ece: Out<'_, ibv_ece>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let found = unsafe { id(c) }?.remote_ece()?;
+        let found = id(c)?.remote_ece()?;
         let value = ibv_ece {
             vendor_id: found.vendor_id,
             options: found.options,
             comp_mask: 0,
         };
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(ece, value) }
+        ece.write(value)
     })
 }
 
-unsafe extern "C" fn rdma_migrate_id(
-    c: *mut rocade_cm_id,
-    channel: *const rocade_cm_channel,
-    reported: *mut u64,
+extern "C" fn rdma_migrate_id(
+    c: Handle<'_, rocade_cm_id>,
+    channel: Handle<'_, rocade_cm_channel>,
+    reported: Out<'_, u64>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
-        // SAFETY: by contract a live channel.
-        let channel = unsafe { cm_channel::borrow(channel) }?;
+        let id = id(c)?;
+        let channel = cm_channel::borrow(channel)?;
         let count = id.migrate(channel)?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(reported, count) }
+        reported.write(count)
     })
 }
 
-unsafe extern "C" fn rdma_join_multicast(
-    c: *mut rocade_cm_id,
-    group: *const sockaddr,
+extern "C" fn rdma_join_multicast(
+    c: Handle<'_, rocade_cm_id>,
+    group: Address<'_>,
     token: u64,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
-        // SAFETY: by contract an address.
-        let group = unsafe { address(group) }.map_err(|_| Errno::INVAL)?;
+        let id = id(c)?;
+        let group = address(group).map_err(|_| Errno::INVAL)?;
         Ok(id.join(group, token)?)
     })
 }
 
-unsafe extern "C" fn rdma_leave_multicast(c: *mut rocade_cm_id, token: u64) -> c_int {
-    // SAFETY: by contract a live ID.
-    int_verb(|| Ok(unsafe { id(c) }?.leave(token)?))
+extern "C" fn rdma_leave_multicast(c: Handle<'_, rocade_cm_id>, token: u64) -> c_int {
+    int_verb(|| Ok(id(c)?.leave(token)?))
 }
 
-unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_route) -> c_int {
+extern "C" fn rdma_route(c: Handle<'_, rocade_cm_id>, route: Out<'_, rocade_cm_route>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live ID.
-        let id = unsafe { id(c) }?;
+        let id = id(c)?;
         let addresses = id.addresses();
         let devices = process::host()?.devices();
         let device = addresses.device.as_ref().and_then(|name| {
@@ -652,7 +579,6 @@ unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_rout
             sgid: gid(addresses.local),
             dgid: gid(addresses.peer),
         };
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(route, value) }
+        route.write(value)
     })
 }

@@ -12,10 +12,11 @@ use rocade_abi::{rocade_cm_channel, rocade_cm_event};
 use rocade_emulator::{EventWaiter, cm::CmChannel};
 
 use crate::{
+    args::{CObject, Handle, Out},
     cancel::{self, Poll},
     cm::event_to_c,
     diagnostics,
-    ffi::{self, Errno, int_verb},
+    ffi::{Errno, int_verb},
     process,
 };
 
@@ -58,27 +59,36 @@ fn check(place: &rocade_cm_channel) -> Result<(), Errno> {
     }
 }
 
-/// # Safety
-/// `place` must be NULL, or have a channel that is not freed during `'a`.
-pub(crate) unsafe fn borrow<'a>(place: *const rocade_cm_channel) -> Result<&'a CmChannel, Errno> {
-    // SAFETY: same contract.
-    let place = unsafe { place.as_ref() }.ok_or(Errno::INVAL)?;
+// SAFETY: `librdmacm` has made the place, which stays. All members are atomics.
+unsafe impl CObject for rocade_cm_channel {
+    type Object = Self;
+
+    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a Self, Errno> {
+        // SAFETY: same contract.
+        unsafe { c.as_ref() }.ok_or(Errno::INVAL)
+    }
+}
+
+/// Returns the channel at a place, which no call frees meanwhile.
+///
+/// # Errors
+/// `EINVAL` for NULL, `ENODEV` if it was made before a `fork`, `EBADF` after its destruction.
+pub(crate) fn borrow(place: Handle<'_, rocade_cm_channel>) -> Result<&CmChannel, Errno> {
+    let place = place.get()?;
     check(place)?;
     let channel: *const CmChannel = place.channel.load(Ordering::SeqCst).cast();
-    // SAFETY: same contract.
+    // SAFETY: NULL, or a channel that no call frees meanwhile, by the promise of a handle.
     unsafe { channel.as_ref() }.ok_or(Errno(libc::EBADF))
 }
 
-pub(crate) unsafe extern "C" fn rdma_create_event_channel(
-    place: *const rocade_cm_channel,
-    fd: *mut c_int,
+pub(crate) extern "C" fn rdma_create_event_channel(
+    place: Handle<'_, rocade_cm_channel>,
+    fd: Out<'_, c_int>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a place that stays.
-        let place = unsafe { place.as_ref() }.ok_or(Errno::INVAL)?;
+        let place = place.get()?;
         let made = Box::new(CmChannel::new(process::host()?.engine())?);
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(fd, made.fd()) }?;
+        fd.write(made.fd())?;
         let generation = process::generation().number();
         place.generation.store(generation, Ordering::Relaxed);
         place
@@ -88,16 +98,14 @@ pub(crate) unsafe extern "C" fn rdma_create_event_channel(
     })
 }
 
-pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(place: *const rocade_cm_channel) {
+pub(crate) extern "C" fn rdma_destroy_event_channel(handle: Handle<'_, rocade_cm_channel>) {
     int_verb(|| {
-        // SAFETY: by contract a place that stays.
-        let place = unsafe { place.as_ref() }.ok_or(Errno::INVAL)?;
+        let place = handle.get()?;
         if check(place).is_err() {
             // Inherited from the parent process: threads that do not exist here may hold its locks.
             return Ok(());
         }
-        // SAFETY: by contract it has a channel, which no other call frees.
-        let fd = unsafe { borrow(place) }?.fd();
+        let fd = borrow(handle)?.fd();
         // SAFETY: no pointers.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
         let nonblocking = flags >= 0 && flags & libc::O_NONBLOCK != 0;
@@ -116,13 +124,12 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(place: *const rocade_
 }
 
 /// Takes the next event. A cancellation point, like read(2).
-pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
-    place: *const rocade_cm_channel,
-    event: *mut rocade_cm_event,
+pub(crate) extern "C-unwind" fn rdma_get_cm_event(
+    place: Handle<'_, rocade_cm_channel>,
+    event: Out<'_, rocade_cm_event>,
 ) -> c_int {
     let enter = || {
-        // SAFETY: by contract a place that stays.
-        let place = unsafe { place.as_ref() }.ok_or(Errno::INVAL)?;
+        let place = place.get()?;
         match ChannelGuard::begin(place)? {
             None if place.nonblocking.load(Ordering::SeqCst) => Err(Errno(libc::EBADF)),
             guard => Ok(guard),
@@ -141,12 +148,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         };
         diagnostics::explain_event(&taken);
         let c = event_to_c(taken)?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(event, c) }?;
+        event.write(c)?;
         Ok(Poll::Event)
     };
-    // SAFETY: by contract NULL, or a place that stays.
-    let waiting = unsafe { place.as_ref() }.map(|place| &place.waiting_calls);
+    let waiting = place.get().ok().map(|place| &place.waiting_calls);
     waiting.inspect(|waiting| _ = waiting.fetch_add(1, Ordering::SeqCst));
     let status = cancel::blocking(prepare, take);
     waiting.inspect(|waiting| _ = waiting.fetch_sub(1, Ordering::SeqCst));

@@ -9,16 +9,20 @@ use rocade_abi::{
 use rocade_emulator::{CompCounter, CountedOps, CounterUnit, CounterValue, limits};
 
 use crate::{
+    args::{Handle, In, Last, Out},
     context::ContextObject,
     diagnostics::Reason,
-    ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
-    handle::CHandle,
+    ffi::{Errno, int_data_verb, int_verb, ptr_verb},
+    handle::{CHandle, objects},
     mapping::Mapping,
-    qp::QpObject,
 };
 
 /// A completion counter.
 pub(crate) type CounterObject = CHandle<ibv_comp_cntr, CounterState>;
+
+objects! {
+    ibv_comp_cntr: ibv_comp_cntr, CounterState;
+}
 
 /// The Rust state of an `ibv_comp_cntr`.
 pub(crate) struct CounterState {
@@ -35,36 +39,33 @@ fn not_offered(what: &str) -> Errno {
 
 /// `ibv_query_comp_cntr_caps`, which passes the size of its structure. Counters of this device
 /// count every operation, up to the largest `uint64_t`, after which they continue with 0.
-pub(crate) unsafe extern "C" fn ibv_query_comp_cntr_caps(
-    context: *mut ibv_context,
-    caps: *mut ibv_comp_cntr_caps,
+pub(crate) extern "C" fn ibv_query_comp_cntr_caps(
+    context: Handle<'_, ibv_context>,
+    caps: Out<'_, ibv_comp_cntr_caps>,
     caps_size: usize,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or an open context.
-        unsafe { ContextObject::borrow(context) }?;
+        context.get()?;
         let all = ibv_comp_cntr_caps {
             max_value: u64::MAX,
             max_counters: limits::MAX_COMP_COUNTERS,
             supported_qp_attach_ops: CountedOps::all().bits(),
         };
         // SAFETY: by contract NULL or writable for `caps_size` bytes.
-        unsafe { ffi::write_prefix(caps, &all, caps_size) }
+        unsafe { caps.write_prefix(&all, caps_size) }
     })
 }
 
 /// `ibv_create_comp_cntr`: returns a counter of work requests or of bytes. Both values are 0.
 ///
 /// EOPNOTSUPP for another type, or any flag. ENOMEM above the device's limit.
-pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
-    context: *mut ibv_context,
-    attr: *mut ibv_comp_cntr_init_attr,
+pub(crate) extern "C" fn ibv_create_comp_cntr(
+    context: Handle<'_, ibv_context>,
+    attr: In<'_, ibv_comp_cntr_init_attr>,
 ) -> *mut ibv_comp_cntr {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or an open context.
-        let context = unsafe { ContextObject::share(context) }?;
-        // SAFETY: by contract NULL or readable.
-        let unit = unit(&unsafe { ffi::read(attr) }?)?;
+        let context = context.share()?;
+        let unit = unit(&*attr.read()?)?;
         let counter = context.context().comp_counter(unit)?;
         object(context, counter, [None, None])
     })
@@ -107,116 +108,98 @@ pub(crate) fn object(
 }
 
 /// `ibv_destroy_comp_cntr`: EBUSY while the counter is attached to a QP.
-pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
-    // SAFETY: by contract a live counter that is not used afterwards.
-    int_verb(|| unsafe { CounterObject::destroy(counter, |state| Ok(state.counter.destroy()?)) })
+pub(crate) extern "C" fn ibv_destroy_comp_cntr(counter: Last<'_, ibv_comp_cntr>) -> c_int {
+    int_verb(|| counter.destroy(|state| Ok(state.counter.destroy()?)))
 }
 
 /// Calls `f` with a counter.
-///
-/// # Safety
-/// `counter` must be NULL or live.
-unsafe fn with(
-    counter: *mut ibv_comp_cntr,
+fn with(
+    counter: Handle<'_, ibv_comp_cntr>,
     f: impl FnOnce(&CompCounter) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    // SAFETY: same contract.
-    f(&unsafe { CounterObject::borrow(counter) }?.inner().counter)
+    f(&counter.get()?.inner().counter)
 }
 
 /// `ibv_set_comp_cntr`.
-pub(crate) unsafe extern "C" fn ibv_set_comp_cntr(
-    counter: *mut ibv_comp_cntr,
+pub(crate) extern "C" fn ibv_set_comp_cntr(
+    counter: Handle<'_, ibv_comp_cntr>,
     value: u64,
 ) -> c_int {
     let set = |counter: &CompCounter| {
         counter.set(CounterValue::Completed, value);
         Ok(())
     };
-    // SAFETY: by contract NULL or live.
-    int_data_verb(|| unsafe { with(counter, set) })
+    int_data_verb(|| with(counter, set))
 }
 
 /// `ibv_set_err_comp_cntr`.
-pub(crate) unsafe extern "C" fn ibv_set_err_comp_cntr(
-    counter: *mut ibv_comp_cntr,
+pub(crate) extern "C" fn ibv_set_err_comp_cntr(
+    counter: Handle<'_, ibv_comp_cntr>,
     value: u64,
 ) -> c_int {
     let set = |counter: &CompCounter| {
         counter.set(CounterValue::Failed, value);
         Ok(())
     };
-    // SAFETY: by contract NULL or live.
-    int_data_verb(|| unsafe { with(counter, set) })
+    int_data_verb(|| with(counter, set))
 }
 
 /// `ibv_inc_comp_cntr`.
-pub(crate) unsafe extern "C" fn ibv_inc_comp_cntr(
-    counter: *mut ibv_comp_cntr,
+pub(crate) extern "C" fn ibv_inc_comp_cntr(
+    counter: Handle<'_, ibv_comp_cntr>,
     amount: u64,
 ) -> c_int {
     let add = |counter: &CompCounter| {
         counter.add(CounterValue::Completed, amount);
         Ok(())
     };
-    // SAFETY: by contract NULL or live.
-    int_data_verb(|| unsafe { with(counter, add) })
+    int_data_verb(|| with(counter, add))
 }
 
 /// `ibv_inc_err_comp_cntr`.
-pub(crate) unsafe extern "C" fn ibv_inc_err_comp_cntr(
-    counter: *mut ibv_comp_cntr,
+pub(crate) extern "C" fn ibv_inc_err_comp_cntr(
+    counter: Handle<'_, ibv_comp_cntr>,
     amount: u64,
 ) -> c_int {
     let add = |counter: &CompCounter| {
         counter.add(CounterValue::Failed, amount);
         Ok(())
     };
-    // SAFETY: by contract NULL or live.
-    int_data_verb(|| unsafe { with(counter, add) })
+    int_data_verb(|| with(counter, add))
 }
 
 /// `ibv_read_comp_cntr`. Like `ibv_poll_cq` it lets the device work, so that a program may wait by
 /// reading.
-pub(crate) unsafe extern "C" fn ibv_read_comp_cntr(
-    counter: *mut ibv_comp_cntr,
-    value: *mut u64,
+pub(crate) extern "C" fn ibv_read_comp_cntr(
+    counter: Handle<'_, ibv_comp_cntr>,
+    value: Out<'_, u64>,
 ) -> c_int {
-    // SAFETY: by contract NULL or writable.
-    let read =
-        |counter: &CompCounter| unsafe { ffi::write(value, counter.read(CounterValue::Completed)) };
-    // SAFETY: by contract NULL or live.
-    int_data_verb(|| unsafe { with(counter, read) })
+    let read = |counter: &CompCounter| value.write(counter.read(CounterValue::Completed));
+    int_data_verb(|| with(counter, read))
 }
 
 /// `ibv_read_err_comp_cntr`. Lets the device work, too.
-pub(crate) unsafe extern "C" fn ibv_read_err_comp_cntr(
-    counter: *mut ibv_comp_cntr,
-    value: *mut u64,
+pub(crate) extern "C" fn ibv_read_err_comp_cntr(
+    counter: Handle<'_, ibv_comp_cntr>,
+    value: Out<'_, u64>,
 ) -> c_int {
-    let read =
-        // SAFETY: by contract NULL or writable.
-        |counter: &CompCounter| unsafe { ffi::write(value, counter.read(CounterValue::Failed)) };
-    // SAFETY: by contract NULL or live.
-    int_data_verb(|| unsafe { with(counter, read) })
+    let read = |counter: &CompCounter| value.write(counter.read(CounterValue::Failed));
+    int_data_verb(|| with(counter, read))
 }
 
 /// `ibv_qp_attach_comp_cntr`: counts operations of a QP until it is destroyed.
 ///
 /// EINVAL without an operation, for a counter of another context, and if the QP is not in RESET or
 /// INIT. EOPNOTSUPP for an unknown operation or field. EBUSY if an operation has a counter already.
-pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
-    qp: *mut ibv_qp,
-    counter: *mut ibv_comp_cntr,
-    attr: *mut ibv_qp_attach_comp_cntr_attr,
+pub(crate) extern "C" fn ibv_qp_attach_comp_cntr(
+    qp: Handle<'_, ibv_qp>,
+    counter: Handle<'_, ibv_comp_cntr>,
+    attr: In<'_, ibv_qp_attach_comp_cntr_attr>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or a live QP.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        // SAFETY: by contract NULL or live.
-        let counter = &unsafe { CounterObject::borrow(counter) }?.inner().counter;
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let state = qp.get()?.inner();
+        let counter = &counter.get()?.inner().counter;
+        let attr = attr.read()?;
         let kinds = CountedOps::from_bits(attr.op_mask);
         let kinds = kinds.ok_or_else(|| not_offered("attr.op_mask has an unknown operation"))?;
         if attr.comp_mask != 0 {

@@ -12,8 +12,12 @@ use rocade_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_cont
 use rocade_emulator::Context;
 
 use crate::{
-    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, import, late_calls, mr, mw,
-    post, process, qp, qp_ex, query, rss, srq, trace, xrcd,
+    args::{CObject, Handle, Last, slot, zeroed},
+    cq, cq_ex,
+    device::DeviceObject,
+    dm, domain,
+    ffi::Errno,
+    flow, import, late_calls, mr, mw, post, process, qp, qp_ex, query, rss, srq, trace, xrcd,
 };
 
 /// The object behind an `ibv_context`. The program's pointer is the address of the last member of
@@ -43,61 +47,6 @@ impl std::fmt::Debug for ContextObject {
 }
 
 impl ContextObject {
-    /// Returns the object behind a context.
-    ///
-    /// # Errors
-    /// `EINVAL` for NULL, `ENODEV` if it was opened before a `fork`.
-    ///
-    /// # Safety
-    /// `context` must be NULL or come from [`open`] and be alive during `'a`.
-    pub(crate) unsafe fn borrow<'a>(context: *mut ibv_context) -> Result<&'a Self, Errno> {
-        if context.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: `open` returned the address of the member `context` of `c`, which is the first
-        // member of a live `Self`.
-        let object = unsafe { &*Self::container(context) };
-        if object.generation == process::generation() {
-            Ok(object)
-        } else {
-            Err(Errno::NODEV)
-        }
-    }
-
-    /// Like [`Self::borrow`], but shares ownership.
-    ///
-    /// # Safety
-    /// As for [`Self::borrow`].
-    pub(crate) unsafe fn share(context: *mut ibv_context) -> Result<Arc<Self>, Errno> {
-        // SAFETY: same contract.
-        let object: *const Self = unsafe { Self::borrow(context) }?;
-        // SAFETY: the pointer comes from `Arc::into_raw` in `open`, and the program's reference
-        // is still held.
-        unsafe { Arc::increment_strong_count(object) };
-        // SAFETY: the count just taken belongs to the new `Arc`.
-        Ok(unsafe { Arc::from_raw(object) })
-    }
-
-    /// Like [`Self::share`], but also for a context opened before a `fork`. For functions that do
-    /// not use the engine.
-    ///
-    /// # Errors
-    /// `EINVAL` for NULL.
-    ///
-    /// # Safety
-    /// As for [`Self::borrow`].
-    pub(crate) unsafe fn share_inherited(context: *mut ibv_context) -> Result<Arc<Self>, Errno> {
-        if context.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: same contract.
-        let object = unsafe { Self::container(context) };
-        // SAFETY: as in `share`.
-        unsafe { Arc::increment_strong_count(object) };
-        // SAFETY: the count just taken belongs to the new `Arc`.
-        Ok(unsafe { Arc::from_raw(object) })
-    }
-
     /// Returns the device that the context was opened on.
     pub(crate) const fn device(&self) -> &DeviceObject {
         self.device
@@ -124,6 +73,53 @@ impl ContextObject {
     const unsafe fn container(context: *mut ibv_context) -> *const Self {
         // SAFETY: the member lies at this offset from the start of its container.
         unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast() }
+    }
+}
+
+// SAFETY: programs have pointers to this type from `into_program` only.
+unsafe impl CObject for ibv_context {
+    type Object = ContextObject;
+
+    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a ContextObject, Errno> {
+        if c.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: `into_program` returned the address of the member `context` of `c`, which is the
+        // first member of a live object.
+        let object = unsafe { &*ContextObject::container(c) };
+        if object.generation == process::generation() {
+            Ok(object)
+        } else {
+            Err(Errno::NODEV)
+        }
+    }
+}
+
+impl Handle<'_, ibv_context> {
+    /// Returns the context, with shared ownership.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL, `ENODEV` if it was opened before a `fork`.
+    pub(crate) fn share(self) -> Result<Arc<ContextObject>, Errno> {
+        self.get()?;
+        self.share_inherited()
+    }
+
+    /// Like [`Self::share`], but also for a context opened before a `fork`. For functions that do
+    /// not use the engine.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    pub(crate) fn share_inherited(self) -> Result<Arc<ContextObject>, Errno> {
+        if self.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: an object of `into_program`, which is alive.
+        let object = unsafe { ContextObject::container(self.as_ptr()) };
+        // SAFETY: the pointer comes from `Arc::into_raw`, and the program's reference is held.
+        unsafe { Arc::increment_strong_count(object) };
+        // SAFETY: the count just taken belongs to the new `Arc`.
+        Ok(unsafe { Arc::from_raw(object) })
     }
 }
 
@@ -181,13 +177,9 @@ fn into_program(object: Arc<ContextObject>) -> *mut ibv_context {
 ///
 /// # Errors
 /// `EINVAL` for NULL.
-///
-/// # Safety
-/// `context` must be NULL or come from [`open`], and not be used afterwards.
 //= DST-09
-pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
-    // SAFETY: same contract.
-    match unsafe { ContextObject::borrow(context) } {
+pub(crate) fn close(context: &Last<'_, ibv_context>) -> Result<(), Errno> {
+    match context.handle().get() {
         Ok(object) => {
             let nonblocking = late_calls::is_nonblocking(object.context().async_fd());
             // SAFETY: `open` left this reference with the program, which returns it now.
@@ -209,46 +201,44 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
 /// Fills the tables through which inline verbs call. If an op is `None`, the inline function fails
 /// with `EOPNOTSUPP`. The ops that inline functions call unchecked are always filled.
 fn tables() -> verbs_context {
-    // SAFETY: the structure consists of integers, pointers, optional function pointers and a
-    // pthread mutex, for all of which zero bytes are a value.
-    let mut c: verbs_context = unsafe { std::mem::zeroed() };
+    let mut c: verbs_context = zeroed();
     c.sz = size_of::<verbs_context>();
-    c.query_port = Some(query::query_port_slot);
-    c.query_device_ex = Some(query::query_device_ex);
-    c.query_rt_values = Some(query::query_rt_values);
-    c.create_cq_ex = Some(cq_ex::create_cq_ex);
-    c.modify_cq = Some(cq::modify_cq);
-    c.create_qp_ex = Some(qp_ex::create_qp_ex);
-    c.alloc_dm = Some(dm::alloc_dm);
-    c.free_dm = Some(dm::free_dm);
-    c.reg_dm_mr = Some(mr::reg_dm_mr);
-    c.alloc_null_mr = Some(mr::alloc_null_mr);
-    c.advise_mr = Some(mr::advise_mr);
-    c.create_wq = Some(rss::create_wq);
-    c.modify_wq = Some(rss::modify_wq);
-    c.destroy_wq = Some(rss::destroy_wq);
-    c.create_rwq_ind_table = Some(rss::create_rwq_ind_table);
-    c.destroy_rwq_ind_table = Some(rss::destroy_rwq_ind_table);
-    c.ibv_create_flow = Some(flow::create_flow);
-    c.ibv_destroy_flow = Some(flow::destroy_flow);
-    c.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
-    c.alloc_td = Some(domain::alloc_td);
-    c.dealloc_td = Some(domain::dealloc_td);
-    c.alloc_parent_domain = Some(domain::alloc_parent_domain);
-    c.create_srq_ex = Some(srq::create_srq_ex);
-    c.open_xrcd = Some(xrcd::open_xrcd);
-    c.close_xrcd = Some(xrcd::close_xrcd);
-    c.open_qp = Some(qp_ex::open_qp);
-    c.get_srq_num = Some(srq::get_srq_num);
+    c.query_port = Some(slot::of_4(query::query_port_slot));
+    c.query_device_ex = Some(slot::of_4(query::query_device_ex));
+    c.query_rt_values = Some(slot::of_2(query::query_rt_values));
+    c.create_cq_ex = Some(slot::of_2(cq_ex::create_cq_ex));
+    c.modify_cq = Some(slot::of_2(cq::modify_cq));
+    c.create_qp_ex = Some(slot::of_2(qp_ex::create_qp_ex));
+    c.alloc_dm = Some(slot::of_2(dm::alloc_dm));
+    c.free_dm = Some(slot::of_1(dm::free_dm));
+    c.reg_dm_mr = Some(slot::of_5(mr::reg_dm_mr));
+    c.alloc_null_mr = Some(slot::of_1(mr::alloc_null_mr));
+    c.advise_mr = Some(slot::of_5(mr::advise_mr));
+    c.create_wq = Some(slot::of_2(rss::create_wq));
+    c.modify_wq = Some(slot::of_2(rss::modify_wq));
+    c.destroy_wq = Some(slot::of_1(rss::destroy_wq));
+    c.create_rwq_ind_table = Some(slot::of_2(rss::create_rwq_ind_table));
+    c.destroy_rwq_ind_table = Some(slot::of_1(rss::destroy_rwq_ind_table));
+    c.ibv_create_flow = Some(slot::of_2(flow::create_flow));
+    c.ibv_destroy_flow = Some(slot::of_1(flow::destroy_flow));
+    c.modify_qp_rate_limit = Some(slot::of_2(qp::modify_qp_rate_limit));
+    c.alloc_td = Some(slot::of_2(domain::alloc_td));
+    c.dealloc_td = Some(slot::of_1(domain::dealloc_td));
+    c.alloc_parent_domain = Some(slot::of_2(domain::alloc_parent_domain));
+    c.create_srq_ex = Some(slot::of_2(srq::create_srq_ex));
+    c.open_xrcd = Some(slot::of_2(xrcd::open_xrcd));
+    c.close_xrcd = Some(slot::of_1(xrcd::close_xrcd));
+    c.open_qp = Some(slot::of_2(qp_ex::open_qp));
+    c.get_srq_num = Some(slot::of_2(srq::get_srq_num));
     let ops: &mut ibv_context_ops = &mut c.context.ops;
-    ops.poll_cq = Some(cq::poll_cq);
-    ops.req_notify_cq = Some(cq::req_notify_cq);
-    ops.post_send = Some(post::post_send);
-    ops.post_recv = Some(post::post_recv);
-    ops.alloc_mw = Some(mw::alloc_mw);
-    ops.bind_mw = Some(mw::bind_mw);
-    ops.dealloc_mw = Some(mw::dealloc_mw);
-    ops.post_srq_recv = Some(srq::post_srq_recv);
+    ops.poll_cq = Some(slot::of_3(cq::poll_cq));
+    ops.req_notify_cq = Some(slot::of_2(cq::req_notify_cq));
+    ops.post_send = Some(slot::of_3(post::post_send));
+    ops.post_recv = Some(slot::of_3(post::post_recv));
+    ops.alloc_mw = Some(slot::of_2(mw::alloc_mw));
+    ops.bind_mw = Some(slot::of_3(mw::bind_mw));
+    ops.dealloc_mw = Some(slot::of_1(mw::dealloc_mw));
+    ops.post_srq_recv = Some(slot::of_3(srq::post_srq_recv));
     c
 }
 

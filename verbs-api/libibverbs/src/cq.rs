@@ -3,7 +3,6 @@
 use std::{
     cell::UnsafeCell,
     ffi::{c_int, c_void},
-    ptr,
     sync::Arc,
 };
 
@@ -15,18 +14,23 @@ use rocade_abi::{
 use rocade_emulator::{Completion, Cq, CqInitAttr, ImmOrInv};
 
 use crate::{
+    args::{Handle, In, Last, member, zeroed},
     buffer::Buffer,
-    channel::ChannelObject,
     context::ContextObject,
     diagnostics::Reason,
-    ffi::{self, Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
-    handle::CHandle,
+    ffi::{Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
+    handle::{CHandle, objects},
     huge_pages,
     pd_mr::PdRef,
 };
 
 /// A completion queue. Each one is created as an extended CQ, which begins with the plain one.
 pub(crate) type CqObject = CHandle<ibv_cq_ex, CqState>;
+
+objects! {
+    ibv_cq: ibv_cq_ex, CqState;
+    ibv_cq_ex: ibv_cq_ex, CqState;
+}
 
 /// The Rust state of an `ibv_cq`.
 pub(crate) struct CqState {
@@ -78,10 +82,10 @@ impl CqState {
 }
 
 /// The parameters of a new CQ.
-pub(crate) struct CqPlan {
+pub(crate) struct CqPlan<'a> {
     pub(crate) cqe: u32,
     pub(crate) cq_context: *mut c_void,
-    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) channel: Handle<'a, ibv_comp_channel>,
     pub(crate) comp_vector: u32,
     pub(crate) single_threaded: bool,
     pub(crate) ignores_overrun: bool,
@@ -94,27 +98,17 @@ pub(crate) struct CqPlan {
 ///
 /// # Errors
 /// `EINVAL` for sizes and vectors out of range, and any error of the emulator.
-///
-/// # Safety
-/// `context` must be an open context and `plan.channel` NULL or a live channel.
 //= CQ-01
-pub(crate) unsafe fn create(
-    context: *mut ibv_context,
-    plan: CqPlan,
+pub(crate) fn create(
+    context: Handle<'_, ibv_context>,
+    plan: CqPlan<'_>,
     fill_in: impl FnOnce(&mut ibv_cq_ex),
 ) -> Result<*mut ibv_cq_ex, Errno> {
-    // SAFETY: same contract.
-    let context = unsafe { ContextObject::share(context) }?;
+    let context = context.share()?;
     huge_pages::check(&context, huge_pages::Kind::Cq)?;
-    let channel = if plan.channel.is_null() {
-        None
-    } else {
-        // SAFETY: same contract.
-        Some(
-            unsafe { ChannelObject::borrow(plan.channel) }?
-                .inner()
-                .channel(),
-        )
+    let channel = match plan.channel.some() {
+        Some(channel) => Some(channel.get()?.inner().channel()),
+        None => None,
     };
     CqObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
@@ -125,11 +119,9 @@ pub(crate) unsafe fn create(
             cookie,
             ignores_overrun: plan.ignores_overrun,
         })?;
-        // SAFETY: the structure consists of integers, pointers, optional function pointers and
-        // pthread objects, for all of which zero bytes are a value.
-        let mut c: ibv_cq_ex = unsafe { std::mem::zeroed() };
+        let mut c: ibv_cq_ex = zeroed();
         c.context = context.as_c();
-        c.channel = plan.channel;
+        c.channel = plan.channel.as_ptr();
         c.cq_context = plan.cq_context;
         c.cqe = to_int(cq.capacity());
         fill_in(&mut c);
@@ -147,11 +139,11 @@ pub(crate) unsafe fn create(
 }
 
 /// `ibv_create_cq`.
-pub(crate) unsafe extern "C" fn ibv_create_cq(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_create_cq(
+    context: Handle<'_, ibv_context>,
     cqe: c_int,
     cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
+    channel: Handle<'_, ibv_comp_channel>,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     ptr_verb(|| {
@@ -165,44 +157,41 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             parent_domain: None,
             buffer: None,
         };
-        // SAFETY: same contract.
-        unsafe { create(context, plan, |_| ()) }.map(<*mut ibv_cq_ex>::cast)
+        create(context, plan, |_| ()).map(<*mut ibv_cq_ex>::cast)
     })
 }
 
 /// `ibv_destroy_cq`: waits until all events are acknowledged. Fails with `EBUSY` while a QP uses
 /// it.
 //= CQ-09
-pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: by contract a live CQ that is not used afterwards.
-    int_verb(|| unsafe { CqObject::destroy(cq.cast(), |state| Ok(state.cq.destroy()?)) })
+pub(crate) extern "C" fn ibv_destroy_cq(cq: Last<'_, ibv_cq>) -> c_int {
+    int_verb(|| cq.destroy(|state| Ok(state.cq.destroy()?)))
 }
 
 /// `ibv_resize_cq`.
 //= CQ-04
-pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+pub(crate) extern "C" fn ibv_resize_cq(cq: Handle<'_, ibv_cq>, cqe: c_int) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live CQ.
-        let object = unsafe { CqObject::borrow(cq.cast()) }?;
+        let object = cq.get()?;
         let state = object.inner();
         state
             .cq
             .resize(u32::try_from(cqe).map_err(|_| Errno::INVAL)?)?;
         let actual = to_int(state.cq.capacity());
-        // SAFETY: the C part is alive. The program reads this member only.
-        unsafe { (*object.c()).cqe = actual };
+        object.set_member(member!(ibv_cq_ex, cqe), actual);
         Ok(())
     })
 }
 
 /// Context op `modify_cq`: the moderation of events.
 //= CQ-10
-pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+pub(crate) extern "C" fn modify_cq(
+    cq: Handle<'_, ibv_cq>,
+    attr: In<'_, ibv_modify_cq_attr>,
+) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live CQ.
-        let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let state = cq.get()?.inner();
+        let attr = attr.read()?;
         if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
             return Err(Errno::INVAL);
         }
@@ -215,12 +204,10 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 }
 
 /// Context op `req_notify_cq`.
-pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+pub(crate) extern "C" fn req_notify_cq(cq: Handle<'_, ibv_cq>, solicited_only: c_int) -> c_int {
     int_data_verb(|| {
-        // SAFETY: by contract a live CQ.
-        let object = unsafe { CqObject::borrow(cq.cast()) }?;
-        // SAFETY: the C part is alive. The program only reads this member.
-        if unsafe { (*object.c()).channel }.is_null() {
+        let object = cq.get()?;
+        if object.member(member!(ibv_cq_ex, channel)).is_null() {
             // Without a channel the event has no receiver. Hardware drivers do not fail either.
             return Ok(());
         }
@@ -231,14 +218,16 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 /// Context op `poll_cq`: returns the number of completions written to `wc`, or a negative number on
 /// failure.
 //= CQ-03
+///
+/// # Safety
+/// `wc` must be NULL or have `num_entries` entries.
 pub(crate) unsafe extern "C" fn poll_cq(
-    cq: *mut ibv_cq,
+    cq: Handle<'_, ibv_cq>,
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
     neg_data_verb(|| {
-        // SAFETY: by contract a live CQ.
-        let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
+        let state = cq.get()?.inner();
         let max = poll_capacity(&state.cq, num_entries, wc.is_null())?;
         let polled = state.cq.poll_with(max, |index, completion| {
             // SAFETY: by contract `wc` has `num_entries` entries, and `index` is below that.
@@ -305,14 +294,11 @@ pub(crate) const fn flow_tag(completion: &Completion) -> u32 {
 
 /// Returns the CQ behind a pointer, or `None` for NULL.
 ///
-/// # Safety
-/// `cq` must be NULL or a live CQ.
-pub(crate) unsafe fn optional(cq: *mut ibv_cq) -> Result<Option<Cq>, Errno> {
-    if ptr::eq(cq, ptr::null()) {
-        return Ok(None);
+/// # Errors
+/// `ENODEV` for a CQ of the parent process.
+pub(crate) fn optional(cq: Handle<'_, ibv_cq>) -> Result<Option<Cq>, Errno> {
+    match cq.some() {
+        Some(cq) => Ok(Some(cq.get()?.inner().cq.clone())),
+        None => Ok(None),
     }
-    // SAFETY: same contract.
-    Ok(Some(
-        unsafe { CqObject::borrow(cq.cast()) }?.inner().cq.clone(),
-    ))
 }

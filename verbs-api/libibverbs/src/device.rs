@@ -9,6 +9,7 @@ use rocade_abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_context, ibv_device};
 use rocade_emulator::DeviceInfo;
 
 use crate::{
+    args::{CObject, Handle, Last, Out, zeroed},
     context,
     ffi::{Errno, fill, int_verb, neg_verb, ptr_verb},
     process,
@@ -40,9 +41,7 @@ impl std::fmt::Debug for DeviceObject {
 impl DeviceObject {
     /// Creates a device that is never freed. `verbs` is the name of its character device.
     pub(crate) fn leak(info: &DeviceInfo, verbs: &str) -> &'static Self {
-        // SAFETY: an `ibv_device` is integers, arrays of them and optional function pointers,
-        // for all of which zero bytes are a value.
-        let mut c: ibv_device = unsafe { std::mem::zeroed() };
+        let mut c: ibv_device = zeroed();
         c.node_type = IBV_NODE_CA;
         c.transport_type = IBV_TRANSPORT_IB;
         fill(&mut c.name, &info.name);
@@ -67,15 +66,6 @@ impl DeviceObject {
         &self.info
     }
 
-    /// Returns the device behind a pointer from the list.
-    ///
-    /// # Safety
-    /// `device` must be NULL or come from `ibv_get_device_list`.
-    pub(crate) unsafe fn borrow(device: *mut ibv_device) -> Result<&'static Self, Errno> {
-        // SAFETY: devices are leaked and immutable, and `c` is their first member.
-        unsafe { device.cast::<Self>().as_ref() }.ok_or(Errno::INVAL)
-    }
-
     /// Returns the vendor ID and part ID that the device reports.
     pub(crate) const fn identity(&self) -> (u32, u32) {
         let identity = &self.info.identity;
@@ -88,15 +78,32 @@ impl DeviceObject {
     }
 }
 
+// SAFETY: programs have pointers to this type from the device list only.
+unsafe impl CObject for ibv_device {
+    type Object = DeviceObject;
+
+    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a DeviceObject, Errno> {
+        // SAFETY: devices are leaked and immutable, and `c` is their first member.
+        unsafe { c.cast::<DeviceObject>().as_ref() }.ok_or(Errno::INVAL)
+    }
+}
+
+impl Handle<'_, ibv_device> {
+    /// Returns the device, which lives as long as the process.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    fn leaked(self) -> Result<&'static DeviceObject, Errno> {
+        // SAFETY: NULL, or a device of the list, which is never freed.
+        unsafe { ibv_device::borrow(self.as_ptr()) }
+    }
+}
+
 /// `ibv_get_device_list`: returns a NULL-terminated array, which `ibv_free_device_list` frees. A
 /// device that a fault rule has removed is not in it.
-pub(crate) unsafe extern "C" fn ibv_get_device_list(
-    num_devices: *mut c_int,
-) -> *mut *mut ibv_device {
-    // SAFETY: by contract NULL or writable.
-    if let Some(count) = unsafe { num_devices.as_mut() } {
-        *count = 0;
-    }
+pub(crate) extern "C" fn ibv_get_device_list(num_devices: Out<'_, c_int>) -> *mut *mut ibv_device {
+    // The place may be NULL.
+    let _ = num_devices.write(0);
     ptr_verb(|| {
         let devices = process::host()?.present_devices();
         let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
@@ -109,10 +116,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
             // SAFETY: the array has one more element than there are devices.
             unsafe { list.add(index).write(device.as_c()) };
         }
-        // SAFETY: by contract NULL or writable.
-        if let Some(count) = unsafe { num_devices.as_mut() } {
-            *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
-        }
+        let _ = num_devices.write(c_int::try_from(devices.len()).unwrap_or(c_int::MAX));
         Ok(list)
     })
 }
@@ -124,39 +128,36 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
 }
 
 /// `ibv_get_device_name`.
-pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: by contract from the device list.
-    match unsafe { DeviceObject::borrow(device) } {
+pub(crate) extern "C" fn ibv_get_device_name(device: Handle<'_, ibv_device>) -> *const c_char {
+    match device.get() {
         Ok(device) => device.c.name.as_ptr(),
         Err(_) => ptr::null(),
     }
 }
 
 /// `ibv_get_device_guid`: returns the node GUID in network byte order, or 0 for NULL.
-pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: by contract from the device list.
-    unsafe { DeviceObject::borrow(device) }.map_or(0, |device| device.info.guid.get().to_be())
+pub(crate) extern "C" fn ibv_get_device_guid(device: Handle<'_, ibv_device>) -> u64 {
+    device
+        .get()
+        .map_or(0, |device| device.info.guid.get().to_be())
 }
 
 /// `ibv_get_device_index`: returns -1 for NULL.
-pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+pub(crate) extern "C" fn ibv_get_device_index(device: Handle<'_, ibv_device>) -> c_int {
     neg_verb(|| {
-        // SAFETY: by contract from the device list.
-        let device = unsafe { DeviceObject::borrow(device) }?;
+        let device = device.get()?;
         c_int::try_from(device.info.index).map_err(|_| Errno::INVAL)
     })
 }
 
 /// `ibv_open_device`.
-pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: by contract from the device list.
-    ptr_verb(|| context::open(unsafe { DeviceObject::borrow(device) }?))
+pub(crate) extern "C" fn ibv_open_device(device: Handle<'_, ibv_device>) -> *mut ibv_context {
+    ptr_verb(|| context::open(device.leaked()?))
 }
 
 /// `ibv_close_device`.
-pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: by contract from `ibv_open_device` and not used afterwards.
-    int_verb(|| unsafe { context::close(context) })
+pub(crate) extern "C" fn ibv_close_device(context: Last<'_, ibv_context>) -> c_int {
+    int_verb(|| context::close(&context))
 }
 
 #[cfg(test)]
@@ -173,14 +174,11 @@ mod tests {
 
     #[test]
     fn null_is_no_device() {
-        // SAFETY: NULL is allowed.
-        let (name, guid, index) = unsafe {
-            (
-                ibv_get_device_name(ptr::null_mut()),
-                ibv_get_device_guid(ptr::null_mut()),
-                ibv_get_device_index(ptr::null_mut()),
-            )
-        };
+        let name = ibv_get_device_name(Handle::NULL);
+        let (guid, index) = (
+            ibv_get_device_guid(Handle::NULL),
+            ibv_get_device_index(Handle::NULL),
+        );
         assert!(name.is_null());
         assert_eq!((guid, index), (0, -1));
     }

@@ -10,14 +10,19 @@ use rocade_abi::{ibv_alloc_dm_attr, ibv_context, ibv_dm};
 use rocade_emulator::Dm;
 
 use crate::{
+    args::{Handle, In, Last, slot},
     context::ContextObject,
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
     import,
 };
 
 /// Device memory.
 pub(crate) type DmObject = CHandle<ibv_dm, DmState>;
+
+objects! {
+    ibv_dm: ibv_dm, DmState;
+}
 
 /// The Rust state of an `ibv_dm`.
 pub(crate) struct DmState {
@@ -35,16 +40,14 @@ impl DmState {
 
 /// Context op `alloc_dm`. Every alignment is met, because it applies to offsets in the memory only.
 //= DM-01
-pub(crate) unsafe extern "C" fn alloc_dm(
-    context: *mut ibv_context,
-    attr: *mut ibv_alloc_dm_attr,
+pub(crate) extern "C" fn alloc_dm(
+    context: Handle<'_, ibv_context>,
+    attr: In<'_, ibv_alloc_dm_attr>,
 ) -> *mut ibv_dm {
     ptr_verb(|| {
         // Device memory is plain process memory, so this also works in a forked child.
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share_inherited(context) }?;
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let context = context.share_inherited()?;
+        let attr = attr.read()?;
         if attr.comp_mask != 0 {
             return Err(Errno::INVAL);
         }
@@ -63,8 +66,8 @@ pub(crate) fn new_dm(
     DmObject::create(|_| {
         let c = ibv_dm {
             context: context.as_c(),
-            memcpy_to_dm: Some(memcpy_to_dm),
-            memcpy_from_dm: Some(memcpy_from_dm),
+            memcpy_to_dm: Some(slot::of_4(memcpy_to_dm)),
+            memcpy_from_dm: Some(slot::of_4(memcpy_from_dm)),
             comp_mask: 0,
             handle,
         };
@@ -80,10 +83,9 @@ pub(crate) fn new_dm(
 /// Context op `free_dm`.
 //= DM-04
 //= DST-10
-pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: by contract live device memory that is not used afterwards.
-    int_verb(|| unsafe {
-        DmObject::destroy(dm, |state| {
+pub(crate) extern "C" fn free_dm(dm: Last<'_, ibv_dm>) -> c_int {
+    int_verb(|| {
+        dm.destroy(|state| {
             state.dm.destroy()?;
             import::unregister_memory(state.handle);
             Ok(())
@@ -107,14 +109,13 @@ fn space(dm: &Dm, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
 }
 
 unsafe extern "C" fn memcpy_to_dm(
-    dm: *mut ibv_dm,
+    dm: Handle<'_, ibv_dm>,
     offset: u64,
     source: *const c_void,
     length: usize,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract live device memory.
-        let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
+        let dm = dm.get()?.inner().dm();
         let mut copy = space(dm, offset, length)?;
         // SAFETY: by contract readable. The copy belongs to this function.
         unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), copy.as_mut_ptr(), length) };
@@ -124,13 +125,12 @@ unsafe extern "C" fn memcpy_to_dm(
 
 unsafe extern "C" fn memcpy_from_dm(
     target: *mut c_void,
-    dm: *mut ibv_dm,
+    dm: Handle<'_, ibv_dm>,
     offset: u64,
     length: usize,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract live device memory.
-        let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
+        let dm = dm.get()?.inner().dm();
         let mut copy = space(dm, offset, length)?;
         dm.read(offset, &mut copy)?;
         // SAFETY: by contract writable. The copy belongs to this function.

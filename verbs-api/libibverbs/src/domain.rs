@@ -11,33 +11,36 @@ use rocade_abi::{
 };
 
 use crate::{
+    args::{Handle, In, Last},
     buffer::Allocators,
     context::ContextObject,
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
-    pd_mr::{PdObject, PdRef, new_pd},
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
+    pd_mr::{PdRef, new_pd},
     qp_ex::not_offered,
 };
 
 type TdObject = CHandle<ibv_td, TdState>;
 
-struct TdState {
+objects! {
+    ibv_td: ibv_td, TdState;
+}
+
+pub(crate) struct TdState {
     _context: Arc<ContextObject>,
     pd_ref: PdRef,
 }
 
 /// Context op `alloc_td`.
-pub(crate) unsafe extern "C" fn alloc_td(
-    context: *mut ibv_context,
-    attr: *mut ibv_td_init_attr,
+pub(crate) extern "C" fn alloc_td(
+    context: Handle<'_, ibv_context>,
+    attr: In<'_, ibv_td_init_attr>,
 ) -> *mut ibv_td {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        if unsafe { ffi::read(attr) }?.comp_mask != 0 {
+        if attr.read()?.comp_mask != 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share(context) }?;
+        let context = context.share()?;
         TdObject::create(|_| {
             Ok((
                 ibv_td {
@@ -53,24 +56,18 @@ pub(crate) unsafe extern "C" fn alloc_td(
 }
 
 /// Context op `dealloc_td`: fails with `EBUSY` while a parent domain uses it.
-pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: by contract a live domain that is not used afterwards.
-    int_verb(|| unsafe {
-        TdObject::destroy(td, |state| {
-            state.pd_ref.check("thread domain, by a parent domain")
-        })
-    })
+pub(crate) extern "C" fn dealloc_td(td: Last<'_, ibv_td>) -> c_int {
+    int_verb(|| td.destroy(|state| state.pd_ref.check("thread domain, by a parent domain")))
 }
 
 /// Context op `alloc_parent_domain`: creates a second handle on the protection domain. Custom
 /// allocators are called for each queue that is created with it.
-pub(crate) unsafe extern "C" fn alloc_parent_domain(
-    context: *mut ibv_context,
-    attr: *mut ibv_parent_domain_init_attr,
+pub(crate) extern "C" fn alloc_parent_domain(
+    context: Handle<'_, ibv_context>,
+    attr: In<'_, ibv_parent_domain_init_attr>,
 ) -> *mut ibv_pd {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let attr = attr.read()?;
         let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         if attr.comp_mask & !known != 0 {
             let what = format!(
@@ -79,15 +76,11 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             );
             return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
         }
-        // SAFETY: by contract an open context.
-        unsafe { ContextObject::borrow(context) }?;
-        // SAFETY: by contract NULL or a live domain.
-        let pd = unsafe { PdObject::borrow(attr.pd) }?.inner();
-        let thread_domain = if attr.td.is_null() {
-            None
-        } else {
-            // SAFETY: by contract a live thread domain.
-            Some(unsafe { TdObject::borrow(attr.td) }?.inner().pd_ref.clone())
+        context.get()?;
+        let pd = attr.pd().get()?.inner();
+        let thread_domain = match attr.td().some() {
+            Some(domain) => Some(domain.get()?.inner().pd_ref.clone()),
+            None => None,
         };
         let allocators = if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS == 0 {
             None

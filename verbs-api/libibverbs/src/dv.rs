@@ -8,7 +8,8 @@ use std::{ffi::c_int, sync::OnceLock};
 
 use rocade_abi::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_DRIVER, IBV_QPT_RC,
-    ROCADE_MLX5_VERSION, ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex,
+    ROCADE_MLX5_VERSION, ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr_ex,
     mlx5::{
         MLX5DV_CONTEXT_MASK_DC_ODP_CAPS, MLX5DV_CONTEXT_MASK_DCI_STREAMS,
         MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM, MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS, MLX5DV_DCTYPE_DCI,
@@ -23,16 +24,20 @@ use rocade_abi::{
 use rocade_emulator::{DciStreams, DctInitAttr, MAX_LOG_ERRORED, MAX_LOG_STREAMS, QpType, Qpn};
 
 use crate::{
-    ah::AhObject,
+    args::{
+        FromC, Handle, In, InOut, New, Out, View, member,
+        slot::{self, Argument},
+        zeroed,
+    },
     context::ContextObject,
     cq,
-    device::{self, DeviceObject},
+    device::{self},
     diagnostics::Reason,
     exp::qp::ExpQpAttr,
-    ffi::{self, Errno, int_verb, ptr_verb},
-    qp::{self, QpObject, QpState},
+    ffi::{Errno, int_verb, ptr_verb},
+    qp::{self, QpState},
     qp_ex, query,
-    wr_batch::{self, DcRemote},
+    wr_batch::{Batch, DcRemote},
 };
 
 /// The vendor ID of mlx5 devices in `ibv_device_attr`, and their part IDs.
@@ -45,18 +50,18 @@ const MAX_DC_RD_ATOM: u32 = 16;
 
 static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
     version: ROCADE_MLX5_VERSION,
-    is_supported: mlx5dv_is_supported,
-    open_device: mlx5dv_open_device,
-    query_device: mlx5dv_query_device,
-    create_qp: mlx5dv_create_qp,
-    qp_ex_from_ibv_qp_ex: mlx5dv_qp_ex_from_ibv_qp_ex,
-    dci_stream_id_reset: mlx5dv_dci_stream_id_reset,
-    map_ah_to_qp: mlx5dv_map_ah_to_qp,
-    create_mkey: mkey::mlx5dv_create_mkey,
-    destroy_mkey: mkey::mlx5dv_destroy_mkey,
-    reserved_qpn_alloc: mlx5dv_reserved_qpn_alloc,
-    reserved_qpn_dealloc: mlx5dv_reserved_qpn_dealloc,
-    reg_dmabuf_mr: dmabuf::mlx5dv_reg_dmabuf_mr,
+    is_supported: slot::of_1(mlx5dv_is_supported),
+    open_device: slot::of_2(mlx5dv_open_device),
+    query_device: slot::of_2(mlx5dv_query_device),
+    create_qp: slot::of_3(mlx5dv_create_qp),
+    qp_ex_from_ibv_qp_ex: slot::of_1(mlx5dv_qp_ex_from_ibv_qp_ex),
+    dci_stream_id_reset: slot::of_2(mlx5dv_dci_stream_id_reset),
+    map_ah_to_qp: slot::of_2(mlx5dv_map_ah_to_qp),
+    create_mkey: slot::of_1(mkey::mlx5dv_create_mkey),
+    destroy_mkey: slot::of_1(mkey::mlx5dv_destroy_mkey),
+    reserved_qpn_alloc: slot::of_2(mlx5dv_reserved_qpn_alloc),
+    reserved_qpn_dealloc: slot::of_2(mlx5dv_reserved_qpn_dealloc),
+    reg_dmabuf_mr: slot::of_7(dmabuf::mlx5dv_reg_dmabuf_mr),
 };
 
 /// Returns the function table for `libmlx5.so.1`.
@@ -88,24 +93,21 @@ fn expect_mlx5(context: &ContextObject) -> Result<(), Errno> {
     Err(Errno::OPNOTSUPP.because(Reason::new(what, advice)))
 }
 
-unsafe extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
-    // SAFETY: by contract NULL or a device of the list.
-    let object = unsafe { DeviceObject::borrow(device) };
+extern "C" fn mlx5dv_is_supported(device: Handle<'_, ibv_device>) -> bool {
+    let object = device.get();
     object.is_ok_and(|object| {
         let (vendor_id, part_id) = object.identity();
         is_mlx5(vendor_id, part_id)
     })
 }
 
-unsafe extern "C" fn mlx5dv_open_device(
-    device: *mut ibv_device,
-    attr: *mut mlx5dv_context_attr,
+extern "C" fn mlx5dv_open_device(
+    device: Handle<'_, ibv_device>,
+    attr: In<'_, mlx5dv_context_attr>,
 ) -> *mut ibv_context {
-    // SAFETY: same contract.
-    let is_supported = unsafe { mlx5dv_is_supported(device) };
+    let is_supported = mlx5dv_is_supported(device);
     let checked = int_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { attr.as_ref() };
+        let attr = attr.optional();
         // Queues and commands that programs write themselves are not offered.
         let is_plain = attr.is_none_or(|attr| attr.flags == 0 && attr.comp_mask == 0);
         if is_plain && is_supported {
@@ -117,28 +119,21 @@ unsafe extern "C" fn mlx5dv_open_device(
     if checked != 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: same contract.
-    unsafe { device::ibv_open_device(device) }
+    device::ibv_open_device(device)
 }
 
 /// `mlx5dv_query_device`: fills in the requested members that Rocade has. Clears the other bits of
 /// `comp_mask`.
 //= DCU-08
-unsafe extern "C" fn mlx5dv_query_device(
-    context: *mut ibv_context,
-    attr: *mut mlx5dv_context,
+extern "C" fn mlx5dv_query_device(
+    context: Handle<'_, ibv_context>,
+    attr: InOut<'_, mlx5dv_context>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share_inherited(context) }?;
+        let context = context.share_inherited()?;
         expect_mlx5(&context)?;
-        if attr.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: not NULL, and by contract readable.
-        let wanted = unsafe { (&raw const (*attr).comp_mask).read() };
-        // SAFETY: the structure consists of integers and a pointer, for which zero is a value.
-        let mut answer: mlx5dv_context = unsafe { std::mem::zeroed() };
+        let wanted = attr.head(member!(mlx5dv_context, comp_mask))?;
+        let mut answer: mlx5dv_context = zeroed();
         answer.comp_mask = wanted
             & (MLX5DV_CONTEXT_MASK_DC_ODP_CAPS
                 | MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS
@@ -156,8 +151,7 @@ unsafe extern "C" fn mlx5dv_query_device(
                 max_log_num_errored: MAX_LOG_ERRORED,
             };
         }
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(attr, answer) }?;
+        attr.write(answer)?;
         if wanted & MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM == 0 {
             return Ok(());
         }
@@ -168,23 +162,21 @@ unsafe extern "C" fn mlx5dv_query_device(
         };
         // SAFETY: a program that requests the member has a structure that includes it, by contract
         // writable.
-        unsafe { ffi::write(attr.add(1).cast(), answer) }
+        unsafe { Out::new(attr.as_ptr().add(1).cast()) }.write(answer)
     })
 }
 
 /// `mlx5dv_create_qp`: creates DC initiators, DC targets and ordinary QPs.
-unsafe extern "C" fn mlx5dv_create_qp(
-    context: *mut ibv_context,
-    init: *mut ibv_qp_init_attr_ex,
-    dv: *mut mlx5dv_qp_init_attr,
+extern "C" fn mlx5dv_create_qp(
+    context: Handle<'_, ibv_context>,
+    init: InOut<'_, ibv_qp_init_attr_ex>,
+    dv: In<'_, mlx5dv_qp_init_attr>,
 ) -> *mut ibv_qp {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        expect_mlx5(unsafe { ContextObject::borrow(context) }?)?;
-        // SAFETY: by contract NULL or valid.
-        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: by contract NULL or valid.
-        let dv = unsafe { dv.as_ref() };
+        expect_mlx5(context.get()?)?;
+        let granted = init.cap();
+        let init = &init.read_known()?;
+        let dv = dv.optional();
         let has = |bit: u64| dv.is_some_and(|dv| dv.comp_mask & bit != 0);
         let flags = dv.filter(|_| has(MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS));
         let flags = flags.map_or(0, |dv| dv.create_flags) & !MLX5DV_QP_CREATE_HINTS;
@@ -199,8 +191,7 @@ unsafe extern "C" fn mlx5dv_create_qp(
         }
         let is_driver = init.qp_type == IBV_QPT_DRIVER;
         match dv.filter(|_| has(MLX5DV_QP_INIT_ATTR_MASK_DC)) {
-            // SAFETY: same contract.
-            None if !is_driver => unsafe { create_plain(context, init, ops != 0) },
+            None if !is_driver => create_plain(context, (init, granted), ops != 0),
             Some(dv) if is_driver => {
                 let dc = &dv.dc_init_attr;
                 match dc.dc_type {
@@ -212,11 +203,9 @@ unsafe extern "C" fn mlx5dv_create_qp(
                             log_errored,
                         };
                         let wants = has(MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS);
-                        // SAFETY: same contract.
-                        unsafe { create_dci(init, wants.then_some(streams)) }
+                        create_dci((init, granted), wants.then_some(streams))
                     }
-                    // SAFETY: same contract.
-                    MLX5DV_DCTYPE_DCT => unsafe { create_dct(init, dc.dct_access_key) },
+                    MLX5DV_DCTYPE_DCT => create_dct((init, granted), dc.dct_access_key),
                     _ => Err(Errno::INVAL),
                 }
             }
@@ -225,27 +214,26 @@ unsafe extern "C" fn mlx5dv_create_qp(
                 "",
             ))),
         }
+        .map(New::into_c)
     })
 }
 
+/// The attributes of a new QP, and the place of its granted sizes.
+type Init<'a> = (&'a View<'a, ibv_qp_init_attr_ex>, Out<'a, ibv_qp_cap>);
+
 /// Creates an ordinary QP, on RC optionally with builders for indirect memory keys.
-///
-/// # Safety
-/// `context` and the objects that `init` names must be NULL or alive.
 //= UMU-01
-unsafe fn create_plain(
-    context: *mut ibv_context,
-    init: &mut ibv_qp_init_attr_ex,
+fn create_plain(
+    context: Handle<'_, ibv_context>,
+    (init, granted): Init<'_>,
     with_mkeys: bool,
-) -> Result<*mut ibv_qp, Errno> {
+) -> Result<New<ibv_qp>, Errno> {
     if with_mkeys && init.qp_type != IBV_QPT_RC {
         return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered("memory keys of this QP type")));
     }
-    // SAFETY: same contract.
-    let qp = unsafe { qp_ex::create(context, init) }?;
+    let qp = qp_ex::create(context, init, granted)?;
     if with_mkeys {
-        // SAFETY: created above.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let state = qp.get()?.inner();
         state.set_exp_attr(ExpQpAttr {
             umr: true,
             ..ExpQpAttr::NONE
@@ -254,13 +242,11 @@ unsafe fn create_plain(
     Ok(qp)
 }
 
-/// # Safety
-/// The objects that `init` names must be NULL or alive.
 //= DCU-01
-unsafe fn create_dci(
-    init: &mut ibv_qp_init_attr_ex,
+fn create_dci(
+    (init, granted): Init<'_>,
     streams: Option<DciStreams>,
-) -> Result<*mut ibv_qp, Errno> {
+) -> Result<New<ibv_qp>, Errno> {
     let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || init.comp_mask & !known != 0 {
         return Err(Errno::INVAL);
@@ -271,35 +257,26 @@ unsafe fn create_dci(
         let what = format!("send_ops_flags have the unsupported bits {extra:#x}");
         return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)));
     }
-    // SAFETY: same contract.
-    unsafe { qp::create_initiator(init, with_table, streams) }
+    qp::create_initiator(init, granted, with_table, streams)
 }
 
-/// # Safety
-/// The objects that `init` names must be NULL or alive.
 //= DCU-02 DCU-04
-unsafe fn create_dct(init: &mut ibv_qp_init_attr_ex, key: u64) -> Result<*mut ibv_qp, Errno> {
+fn create_dct((init, granted): Init<'_>, key: u64) -> Result<New<ibv_qp>, Errno> {
     let sends = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && init.send_ops_flags != 0;
     if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || sends {
         return Err(Errno::INVAL);
     }
-    // SAFETY: same contract.
-    let cq = unsafe { cq::optional(init.recv_cq) }?.ok_or(Errno::INVAL)?;
-    // SAFETY: same contract.
-    let srq = unsafe { crate::srq::SrqObject::borrow(init.srq) }?;
-    let srq = srq.inner().srq().clone();
-    // SAFETY: same contract.
-    unsafe {
-        qp::create_dct(init, |pd, cookie| {
-            pd.create_dct(DctInitAttr {
-                cq,
-                srq,
-                key,
-                cookie,
-                has_dct_events: false,
-            })
+    let cq = cq::optional(init.recv_cq())?.ok_or(Errno::INVAL)?;
+    let srq = init.srq().get()?.inner().srq().clone();
+    qp::create_dct(init, granted, |pd, cookie| {
+        pd.create_dct(DctInitAttr {
+            cq,
+            srq,
+            key,
+            cookie,
+            has_dct_events: false,
         })
-    }
+    })
 }
 
 /// The `mlx5dv_qp_ex` of a QP, created on first use.
@@ -328,135 +305,114 @@ unsafe impl Send for DvQp {}
 impl Builders {
     fn of(&self, qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
         let made = self.0.get_or_init(|| {
-            // SAFETY: the structure consists of an integer and optional functions, for which zero
-            // is a value.
-            let mut c: mlx5dv_qp_ex = unsafe { std::mem::zeroed() };
-            c.wr_set_dc_addr = Some(wr_set_dc_addr);
-            c.wr_set_dc_addr_stream = Some(wr_set_dc_addr_stream);
-            c.wr_mr_list = Some(mkey::wr_mr_list);
-            c.wr_mr_interleaved = Some(mkey::wr_mr_interleaved);
-            c.wr_mkey_configure = Some(mkey::wr_mkey_configure);
-            c.wr_set_mkey_access_flags = Some(mkey::wr_set_mkey_access_flags);
-            c.wr_set_mkey_layout_list = Some(mkey::wr_set_mkey_layout_list);
-            c.wr_set_mkey_layout_interleaved = Some(mkey::wr_set_mkey_layout_interleaved);
+            let mut c: mlx5dv_qp_ex = zeroed();
+            c.wr_set_dc_addr = Some(slot::of_4(wr_set_dc_addr));
+            c.wr_set_dc_addr_stream = Some(slot::of_5(wr_set_dc_addr_stream));
+            c.wr_mr_list = Some(slot::of_5(mkey::wr_mr_list));
+            c.wr_mr_interleaved = Some(slot::of_6(mkey::wr_mr_interleaved));
+            c.wr_mkey_configure = Some(slot::of_4(mkey::wr_mkey_configure));
+            c.wr_set_mkey_access_flags = Some(slot::of_2(mkey::wr_set_mkey_access_flags));
+            c.wr_set_mkey_layout_list = Some(slot::of_3(mkey::wr_set_mkey_layout_list));
+            c.wr_set_mkey_layout_interleaved =
+                Some(slot::of_4(mkey::wr_set_mkey_layout_interleaved));
             Box::new(DvQp { c, qp })
         });
         std::ptr::from_ref::<DvQp>(made).cast_mut().cast()
     }
 }
 
-unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
+extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: Handle<'_, ibv_qp_ex>) -> *mut mlx5dv_qp_ex {
     // Programs also call it for QPs that send nothing.
     if qp.is_null() {
         return std::ptr::null_mut();
     }
     ptr_verb(|| {
-        // SAFETY: by contract a live extended QP.
-        let object = unsafe { QpObject::borrow(qp) }?;
-        Ok(object.inner().builders().of(qp))
+        let object = qp.get()?;
+        Ok(object.inner().builders().of(qp.as_ptr()))
     })
 }
 
-/// Returns the QP of builders.
-///
-/// # Safety
-/// `mqp` must come from [`mlx5dv_qp_ex_from_ibv_qp_ex`], and be alive.
-unsafe fn queue_pair(mqp: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
-    // SAFETY: by contract it is the first member of a live `DvQp`.
-    unsafe { (*mqp.cast::<DvQp>()).qp }
-}
+/// The builders of a QP whose batch the calling thread has begun by `wr_start`, and not ended (see
+/// [`Batch`]).
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DvBatch<'a>(Handle<'a, mlx5dv_qp_ex>);
 
-/// Sets the DC target of the last request in the batch.
-///
-/// # Safety
-/// `mqp` must come from [`mlx5dv_qp_ex_from_ibv_qp_ex`], between `wr_start` and `wr_complete`.
-unsafe fn set_dc_remote(mqp: *mut mlx5dv_qp_ex, to: DcRemote) {
-    // SAFETY: same contract.
-    let qp = unsafe { queue_pair(mqp) };
-    // SAFETY: same contract.
-    unsafe { wr_batch::set_dc_remote(qp, to) };
+// SAFETY: transparent over a handle, which is transparent over the pointer.
+unsafe impl Argument<*mut mlx5dv_qp_ex> for DvBatch<'_> {}
+
+impl<'a> DvBatch<'a> {
+    /// Returns the batch.
+    fn batch(self) -> Batch<'a> {
+        // SAFETY: the pointer comes from `mlx5dv_qp_ex_from_ibv_qp_ex`, so it is the first member
+        // of a live `DvQp`.
+        let qp = unsafe { (*self.0.as_ptr().cast::<DvQp>()).qp };
+        // SAFETY: that of the builders, whose batch this thread has begun.
+        unsafe { Batch::from_c(qp) }
+    }
 }
 
 //= DCU-06 XDEC-03
-unsafe extern "C" fn wr_set_dc_addr(mqp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, dctn: u32, key: u64) {
-    let stream = 0;
-    // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe {
-        set_dc_remote(
-            mqp,
-            DcRemote {
-                ah,
-                dctn,
-                key,
-                stream,
-            },
-        )
-    };
+extern "C" fn wr_set_dc_addr(mqp: DvBatch<'_>, ah: Handle<'_, ibv_ah>, dctn: u32, key: u64) {
+    wr_set_dc_addr_stream(mqp, ah, dctn, key, 0);
 }
 
 //= DC-40
-unsafe extern "C" fn wr_set_dc_addr_stream(
-    mqp: *mut mlx5dv_qp_ex,
-    ah: *mut ibv_ah,
+extern "C" fn wr_set_dc_addr_stream(
+    mqp: DvBatch<'_>,
+    ah: Handle<'_, ibv_ah>,
     dctn: u32,
     key: u64,
     stream: u16,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe {
-        set_dc_remote(
-            mqp,
-            DcRemote {
-                ah,
-                dctn,
-                key,
-                stream,
-            },
-        )
-    };
+    let ah = ah.as_ptr();
+    mqp.batch().set_dc_remote(DcRemote {
+        ah,
+        dctn,
+        key,
+        stream,
+    });
 }
 
 /// `mlx5dv_dci_stream_id_reset`: lets a stream in error accept requests again.
 //= DC-40
-unsafe extern "C" fn mlx5dv_dci_stream_id_reset(qp: *mut ibv_qp, stream_id: u16) -> c_int {
+extern "C" fn mlx5dv_dci_stream_id_reset(qp: Handle<'_, ibv_qp>, stream_id: u16) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live QP.
-        let state: &QpState = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let state: &QpState = qp.get()?.inner();
         Ok(state.qp().reset_stream(stream_id)?)
     })
 }
 
 /// `mlx5dv_reserved_qpn_alloc`: reserves a number that no QP gets, for connections that share a QP
 /// such as a DC target.
-unsafe extern "C" fn mlx5dv_reserved_qpn_alloc(context: *mut ibv_context, qpn: *mut u32) -> c_int {
+extern "C" fn mlx5dv_reserved_qpn_alloc(
+    context: Handle<'_, ibv_context>,
+    qpn: Out<'_, u32>,
+) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract an open context.
-        let object = unsafe { ContextObject::borrow(context) }?;
+        let object = context.get()?;
         expect_mlx5(object)?;
         if qpn.is_null() {
             return Err(Errno::INVAL);
         }
         let number = object.context().reserve_qp_num()?;
-        // SAFETY: not NULL, and by contract writable.
-        unsafe { ffi::write(qpn, number.get()) }
+        qpn.write(number.get())
     })
 }
 
 /// `mlx5dv_reserved_qpn_dealloc`: fails with `EINVAL` for a number that is not reserved.
-unsafe extern "C" fn mlx5dv_reserved_qpn_dealloc(context: *mut ibv_context, qpn: u32) -> c_int {
+extern "C" fn mlx5dv_reserved_qpn_dealloc(context: Handle<'_, ibv_context>, qpn: u32) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract an open context.
-        let object = unsafe { ContextObject::borrow(context) }?;
+        let object = context.get()?;
         Ok(object.context().release_qp_num(Qpn::new(qpn))?)
     })
 }
 
 /// `mlx5dv_map_ah_to_qp`: a hint that a remote QP's packets come from this address, which Rocade
 /// does not need.
-unsafe extern "C" fn mlx5dv_map_ah_to_qp(ah: *mut ibv_ah, _qp_num: u32) -> c_int {
+extern "C" fn mlx5dv_map_ah_to_qp(ah: Handle<'_, ibv_ah>, _qp_num: u32) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or a live address handle.
-        unsafe { AhObject::borrow(ah) }?;
+        ah.get()?;
         Ok(())
     })
 }

@@ -13,16 +13,16 @@ use rocade_abi::{
 };
 
 use crate::{
+    args::{Buffer, Handle, In, slot},
     comp_cntr,
-    context::ContextObject,
     diagnostics::Reason,
-    ffi::{self, Errno, ptr_verb},
+    ffi::{Errno, ptr_verb},
     mapping::Mapping,
 };
 
 static OPS: rocade_efa_ops = rocade_efa_ops {
     version: ROCADE_EFA_VERSION,
-    create_comp_cntr: efadv_create_comp_cntr,
+    create_comp_cntr: slot::of_4(efadv_create_comp_cntr),
 };
 
 /// Returns the function table for `libefa.so.1`.
@@ -42,19 +42,16 @@ struct Place {
 /// EINVAL for a shorter structure, a longer one with unknown members, an unknown flag or kind of
 /// memory, a NULL address, and one that is no multiple of 8. EFAULT if the memory is not mapped for
 /// writing.
-unsafe extern "C" fn efadv_create_comp_cntr(
-    context: *mut ibv_context,
-    attr: *mut ibv_comp_cntr_init_attr,
-    efa_attr: *mut efadv_comp_cntr_init_attr,
+extern "C" fn efadv_create_comp_cntr(
+    context: Handle<'_, ibv_context>,
+    attr: In<'_, ibv_comp_cntr_init_attr>,
+    efa_attr: In<'_, efadv_comp_cntr_init_attr>,
     inlen: u32,
 ) -> *mut ibv_comp_cntr {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or an open context.
-        let context = unsafe { ContextObject::share(context) }?;
-        // SAFETY: by contract NULL or readable.
-        let unit = comp_cntr::unit(&unsafe { ffi::read(attr) }?)?;
-        // SAFETY: by contract NULL or readable for `inlen` bytes.
-        let efa = unsafe { read_attr(efa_attr, inlen) }?;
+        let context = context.share()?;
+        let unit = comp_cntr::unit(&*attr.read()?)?;
+        let efa = read_attr(efa_attr, inlen)?;
         let has = |flag| efa.flags & flag != 0;
         let completed = match has(EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM) {
             true => place(&efa.comp_cntr_ext_mem)?,
@@ -76,11 +73,8 @@ unsafe extern "C" fn efadv_create_comp_cntr(
 }
 
 /// Reads the attributes, which programs of later releases may pass with further members of 0.
-///
-/// # Safety
-/// `attr` must be NULL or readable for `len` bytes.
-unsafe fn read_attr(
-    attr: *const efadv_comp_cntr_init_attr,
+fn read_attr(
+    attr: In<'_, efadv_comp_cntr_init_attr>,
     len: u32,
 ) -> Result<efadv_comp_cntr_init_attr, Errno> {
     let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
@@ -89,17 +83,16 @@ unsafe fn read_attr(
         let what = format!("inlen is {len}, the structure of rdma-core 65 has {known} bytes");
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
-    // SAFETY: as long as it must be.
-    let read = unsafe { ffi::read(attr) }?;
-    // SAFETY: the caller's promise.
-    let rest = unsafe { std::slice::from_raw_parts(attr.cast::<u8>().add(known), len - known) };
+    let read = attr.read()?;
+    // SAFETY: by contract the program has `len` bytes.
+    let rest = unsafe { Buffer::new(attr.as_ptr().add(1).cast(), len - known) }.to_vec();
     let flags =
         EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM | EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM;
     if rest.iter().any(|byte| *byte != 0) || read.comp_mask != 0 || read.flags & !flags != 0 {
         let what = "efa_attr has a member, comp_mask or flag that is unknown";
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
-    Ok(read)
+    Ok(*read)
 }
 
 /// Returns the place of a value. Memory of a descriptor is mapped, unless the program has done so.

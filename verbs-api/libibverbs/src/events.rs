@@ -10,40 +10,32 @@ use rocade_abi::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
     IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
+    exp::dct::ibv_exp_dct,
     exp::dct::{
         IBV_EXP_EVENT_DCT_ACCESS_ERR, IBV_EXP_EVENT_DCT_KEY_VIOLATION, IBV_EXP_EVENT_DCT_REQ_ERR,
     },
-    ibv_async_element, ibv_async_event, ibv_context,
+    ibv_async_element, ibv_async_event, ibv_context, ibv_cq, ibv_qp, ibv_srq,
 };
 use rocade_emulator::{EventElement, EventWaiter};
 
 use crate::{
+    args::{Handle, In, Out},
     cancel::{self, Poll},
     context::ContextObject,
-    cq::CqObject,
-    exp::dct::DctObject,
-    ffi::{self, Errno, void_verb},
-    process,
-    qp::QpObject,
-    srq::SrqObject,
-    xrc_compat,
+    ffi::{Errno, void_verb},
+    process, xrc_compat,
 };
 
 /// `ibv_get_async_event`: blocks like read(2), or fails with `EAGAIN` if the descriptor is
 /// non-blocking. A call on a device that was already closed does not access its memory.
 //= AEV-12
 //= CQ-14
-pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
-    context: *mut ibv_context,
-    event: *mut ibv_async_event,
+pub(crate) extern "C-unwind" fn ibv_get_async_event(
+    context: Handle<'_, ibv_context>,
+    event: Out<'_, ibv_async_event>,
 ) -> c_int {
     let address = context.addr();
-    let context = || {
-        process::contexts().lock().find(address, || {
-            // SAFETY: by contract NULL, or a context of the parent's.
-            unsafe { ContextObject::share(context) }
-        })
-    };
+    let context = || process::contexts().lock().find(address, || context.share());
     let prepare = || {
         if event.is_null() {
             return Err(Errno::INVAL);
@@ -88,8 +80,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
             answer.element = ibv_async_element { port_num };
             answer.event_type |= xrc_compat::EVENT_FLAG;
         }
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(event, answer) }?;
+        event.write(answer)?;
         Ok(Poll::Event)
     };
     cancel::blocking(prepare, take)
@@ -101,10 +92,9 @@ fn object<C>(cookie: u64) -> *mut C {
 }
 
 /// `ibv_ack_async_event`.
-pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+pub(crate) extern "C" fn ibv_ack_async_event(event: In<'_, ibv_async_event>) {
     void_verb(|| {
-        // SAFETY: by contract an event from `ibv_get_async_event`.
-        let event = unsafe { ffi::read(event) }?;
+        let event = event.read()?;
         if event.event_type & xrc_compat::EVENT_FLAG != 0 {
             // SAFETY: these types of event carry a number.
             xrc_compat::ack_event(unsafe { event.element.port_num }.cast_unsigned());
@@ -113,12 +103,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         match event.event_type {
             IBV_EVENT_CQ_ERR => {
                 // SAFETY: this type of event carries a CQ.
-                let cq = unsafe { event.element.cq };
-                // SAFETY: the CQ lives until its events are acknowledged.
-                unsafe { CqObject::borrow(cq.cast()) }?
-                    .inner()
-                    .cq()
-                    .ack_async_events(1);
+                let cq: Handle<'_, ibv_cq> = unsafe { Handle::new(event.element.cq) };
+                cq.get()?.inner().cq().ack_async_events(1);
             }
             IBV_EVENT_QP_FATAL
             | IBV_EVENT_QP_REQ_ERR
@@ -129,32 +115,20 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
             | IBV_EVENT_PATH_MIG_ERR
             | IBV_EVENT_QP_LAST_WQE_REACHED => {
                 // SAFETY: these types of event carry a QP.
-                let qp = unsafe { event.element.qp };
-                // SAFETY: the QP lives until its events are acknowledged.
-                unsafe { QpObject::borrow(qp.cast()) }?
-                    .inner()
-                    .qp()
-                    .ack_async_events(1);
+                let qp: Handle<'_, ibv_qp> = unsafe { Handle::new(event.element.qp) };
+                qp.get()?.inner().qp().ack_async_events(1);
             }
             IBV_EXP_EVENT_DCT_KEY_VIOLATION
             | IBV_EXP_EVENT_DCT_ACCESS_ERR
             | IBV_EXP_EVENT_DCT_REQ_ERR => {
                 // SAFETY: these types of event carry a DC target, in the member of a QP.
-                let dct = unsafe { event.element.qp };
-                // SAFETY: the DC target lives until its events are acknowledged.
-                unsafe { DctObject::borrow(dct.cast()) }?
-                    .inner()
-                    .qp()
-                    .ack_async_events(1);
+                let dct: Handle<'_, ibv_exp_dct> = unsafe { Handle::new(event.element.qp.cast()) };
+                dct.get()?.inner().qp().ack_async_events(1);
             }
             IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
                 // SAFETY: these types of event carry a shared receive queue.
-                let srq = unsafe { event.element.srq };
-                // SAFETY: the SRQ lives until its events are acknowledged.
-                unsafe { SrqObject::borrow(srq) }?
-                    .inner()
-                    .srq()
-                    .ack_async_events(1);
+                let srq: Handle<'_, ibv_srq> = unsafe { Handle::new(event.element.srq) };
+                srq.get()?.inner().srq().ack_async_events(1);
             }
             // No thread waits for the acknowledgement of port and device events.
             _ => {}

@@ -94,51 +94,6 @@ pub(crate) fn void_verb(f: impl FnOnce() -> Result<(), Errno>) {
     let _ = guarded(f);
 }
 
-/// Reads the structure that `source` points to.
-///
-/// # Safety
-/// `source` must be NULL or valid for reads of `T`.
-pub(crate) unsafe fn read<T: Copy>(source: *const T) -> Result<T, Errno> {
-    if source.is_null() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: not NULL. The caller guarantees the rest.
-    Ok(unsafe { source.read() })
-}
-
-/// Writes a structure to `target`.
-///
-/// # Safety
-/// `target` must be NULL or valid for writes of `T`.
-pub(crate) unsafe fn write<T>(target: *mut T, value: T) -> Result<(), Errno> {
-    if target.is_null() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: not NULL. The caller guarantees the rest.
-    unsafe { target.write(value) };
-    Ok(())
-}
-
-/// Copies the first `len` bytes of `value` to `target`, for callers with a shorter structure. If
-/// the caller's structure is longer, clears the rest.
-///
-/// # Safety
-/// `target` must be NULL or valid for writes of `len` bytes. `T` must have no padding that matters
-/// to the caller.
-pub(crate) unsafe fn write_prefix<T>(target: *mut T, value: &T, len: usize) -> Result<(), Errno> {
-    if target.is_null() {
-        return Err(Errno::INVAL);
-    }
-    let bytes = target.cast::<u8>();
-    let known = len.min(size_of::<T>());
-    // SAFETY: `value` is readable for `size_of::<T>()` bytes. `target` is writable for `len` bytes
-    // by contract. They do not overlap, because `value` is a shared reference.
-    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), bytes, known) };
-    // SAFETY: bytes `known..len` of `target` are writable by contract.
-    unsafe { bytes.add(known).write_bytes(0, len - known) };
-    Ok(())
-}
-
 /// Copies `text` into a C array, truncated to fit and NUL-terminated.
 pub(crate) fn fill(array: &mut [c_char], text: &str) {
     let Some(space) = array.len().checked_sub(1) else {
@@ -192,19 +147,5 @@ mod tests {
         assert_eq!(array.map(i32::from), [97, 98, 99, 0]);
         fill(&mut array, "x");
         assert_eq!(array.map(i32::from), [120, 0, 0, 0]);
-    }
-
-    #[test]
-    fn a_longer_structure_is_cleared_behind_ours() {
-        let mut target = [0xffu8; 8];
-        let value = 0x0101_0101u32;
-        // SAFETY: the array has 6 bytes and more.
-        let done = unsafe { write_prefix(target.as_mut_ptr().cast::<u32>(), &value, 6) };
-        assert_eq!(done, Ok(()));
-        assert_eq!(target, [1, 1, 1, 1, 0, 0, 0xff, 0xff]);
-        // SAFETY: the array has 2 bytes and more.
-        let done = unsafe { write_prefix(target.as_mut_ptr().cast::<u32>(), &0u32, 2) };
-        assert_eq!(done, Ok(()));
-        assert_eq!(target, [0, 0, 1, 1, 0, 0, 0xff, 0xff]);
     }
 }

@@ -1,6 +1,6 @@
 //! Flow steering: the rules that select the frames of a raw packet QP.
 
-use std::{ffi::c_int, ptr, sync::Arc};
+use std::{ffi::c_int, sync::Arc};
 
 use rocade_abi::{
     IBV_FLOW_ATTR_ALL_DEFAULT, IBV_FLOW_ATTR_FLAGS_DONT_TRAP, IBV_FLOW_ATTR_FLAGS_EGRESS,
@@ -20,18 +20,22 @@ use rocade_emulator::{
 };
 
 use crate::{
+    args::{AnyBytes, Buffer, Handle, In, Last},
     context::ContextObject,
     diagnostics::Reason,
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
-    qp::QpObject,
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
 };
 
 /// A flow steering rule.
 type FlowObject = CHandle<ibv_flow, FlowState>;
 
+objects! {
+    ibv_flow: ibv_flow, FlowState;
+}
+
 /// The Rust state of an `ibv_flow`.
-struct FlowState {
+pub(crate) struct FlowState {
     flow: Flow,
     _context: Arc<ContextObject>,
 }
@@ -40,15 +44,13 @@ struct FlowState {
 const KNOWN_FLAGS: u32 = 1 | IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS;
 
 /// Context op `ibv_create_flow`.
-pub(crate) unsafe extern "C" fn create_flow(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_flow_attr,
+pub(crate) extern "C" fn create_flow(
+    qp: Handle<'_, ibv_qp>,
+    attr: In<'_, ibv_flow_attr>,
 ) -> *mut ibv_flow {
     ptr_verb(|| {
-        // SAFETY: by contract a live QP.
-        let qp = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        // SAFETY: by contract NULL or readable, and followed by `num_of_specs` specifications.
-        let plan = unsafe { flow_attr(attr) }?;
+        let qp = qp.get()?.inner();
+        let plan = flow_attr(attr)?;
         let flow = qp.qp().create_flow(plan).map_err(|error| {
             let errno = Errno::from(error);
             errno.of_qp(qp.qp(), ":")
@@ -72,20 +74,16 @@ pub(crate) unsafe extern "C" fn create_flow(
 }
 
 /// Context op `ibv_destroy_flow`.
-pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
-    // SAFETY: by contract a live flow that is not used afterwards.
-    int_verb(|| unsafe { FlowObject::destroy(flow, |state| Ok(state.flow.destroy()?)) })
+pub(crate) extern "C" fn destroy_flow(flow: Last<'_, ibv_flow>) -> c_int {
+    int_verb(|| flow.destroy(|state| Ok(state.flow.destroy()?)))
 }
 
 fn unknown(what: String, errno: Errno) -> Errno {
     errno.because(Reason::new(what, ""))
 }
 
-/// # Safety
-/// `attr` must be NULL or readable, and be followed by `num_of_specs` specifications.
-unsafe fn flow_attr(attr: *const ibv_flow_attr) -> Result<FlowAttr, Errno> {
-    // SAFETY: same contract.
-    let head = unsafe { ffi::read(attr) }?;
+fn flow_attr(attr: In<'_, ibv_flow_attr>) -> Result<FlowAttr, Errno> {
+    let head = attr.read()?;
     if head.comp_mask != 0 || head.port != 1 {
         let what = format!("comp_mask is {:#x}, port {}", head.comp_mask, head.port);
         return Err(unknown(what, Errno::INVAL));
@@ -114,13 +112,15 @@ unsafe fn flow_attr(attr: *const ibv_flow_attr) -> Result<FlowAttr, Errno> {
     }
     let mut specs = Vec::with_capacity(count);
     // SAFETY: the specifications begin after the attributes.
-    let mut next: *const u8 = unsafe { attr.add(1) }.cast();
+    let mut next: *const u8 = unsafe { attr.as_ptr().add(1) }.cast();
     for _ in 0..count {
-        // SAFETY: by contract there is one more, whose size is as it says.
-        let (spec, size) = unsafe { flow_spec(next) }?;
-        specs.push(spec);
+        // SAFETY: by contract there is one more, which begins with a type and a size.
+        let head = unsafe { next.cast::<ibv_flow_spec_action_drop>().read_unaligned() };
+        // SAFETY: it is as long as it says.
+        let spec = unsafe { Buffer::new(next.cast(), head.size.into()) };
+        specs.push(flow_spec(head.r#type, spec)?);
         // SAFETY: the next specification follows this one.
-        next = unsafe { next.add(size) };
+        next = unsafe { next.add(head.size.into()) };
     }
     Ok(FlowAttr {
         kind,
@@ -130,72 +130,72 @@ unsafe fn flow_attr(attr: *const ibv_flow_attr) -> Result<FlowAttr, Errno> {
     })
 }
 
-/// Reads a specification. Returns it and its size in bytes.
-///
-/// # Safety
-/// `place` must point to a specification.
-unsafe fn flow_spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
-    /// Reads a specification of type `T`.
-    ///
-    /// # Safety
-    /// `place` must be readable for `size` bytes.
-    unsafe fn take<T>(place: *const u8, size: usize) -> Result<T, Errno> {
-        if size != size_of::<T>() {
-            let what = format!(
-                "a specification has size {size} instead of {}",
-                size_of::<T>()
-            );
-            return Err(unknown(what, Errno::INVAL));
-        }
-        // SAFETY: by contract there are as many bytes. They need not be aligned.
-        Ok(unsafe { ptr::read_unaligned(place.cast()) })
-    }
-    // SAFETY: each specification begins with a type and a size.
-    let head: ibv_flow_spec_action_drop = unsafe { ptr::read_unaligned(place.cast()) };
-    let size = usize::from(head.size);
-    let spec = match head.r#type {
+/// Declares specifications, which consist of integers.
+macro_rules! specifications {
+    ($($kind:ty),+ $(,)?) => { $(
+        // SAFETY: integers and arrays of them.
+        unsafe impl AnyBytes for $kind {}
+    )+ };
+}
+
+specifications! {
+    ibv_flow_spec_action_drop,
+    ibv_flow_spec_action_tag,
+    ibv_flow_spec_eth,
+    ibv_flow_spec_ipv4,
+    ibv_flow_spec_ipv4_ext,
+    ibv_flow_spec_ipv6,
+    ibv_flow_spec_tcp_udp,
+}
+
+/// Reads a specification of type `T`.
+fn take<T: AnyBytes>(spec: Buffer<'_>) -> Result<T, Errno> {
+    let size = spec.len();
+    let known = size_of::<T>();
+    spec.get(0).filter(|_| size == known).ok_or_else(|| {
+        let what = format!("a specification has size {size} instead of {known}");
+        unknown(what, Errno::INVAL)
+    })
+}
+
+/// Reads a specification.
+fn flow_spec(kind: u32, spec: Buffer<'_>) -> Result<FlowSpec, Errno> {
+    Ok(match kind {
         IBV_FLOW_SPEC_ETH => {
-            // SAFETY: by contract.
-            let ibv_flow_spec_eth { val, mask, .. } = unsafe { take(place, size) }?;
+            let ibv_flow_spec_eth { val, mask, .. } = take(spec)?;
             let (val, mask) = (eth(val), eth(mask));
             FlowSpec::Eth(Masked { val, mask })
         }
         IBV_FLOW_SPEC_IPV4 => {
-            // SAFETY: by contract.
-            let ibv_flow_spec_ipv4 { val, mask, .. } = unsafe { take(place, size) }?;
+            let ibv_flow_spec_ipv4 { val, mask, .. } = take(spec)?;
             let (val, mask) = (ipv4(val), ipv4(mask));
             FlowSpec::Ipv4(Masked { val, mask })
         }
         IBV_FLOW_SPEC_IPV4_EXT => {
-            // SAFETY: by contract.
-            let ibv_flow_spec_ipv4_ext { val, mask, .. } = unsafe { take(place, size) }?;
+            let ibv_flow_spec_ipv4_ext { val, mask, .. } = take(spec)?;
             let (val, mask) = (ipv4_ext(val), ipv4_ext(mask));
             FlowSpec::Ipv4(Masked { val, mask })
         }
         IBV_FLOW_SPEC_IPV6 => {
-            // SAFETY: by contract.
-            let ibv_flow_spec_ipv6 { val, mask, .. } = unsafe { take(place, size) }?;
+            let ibv_flow_spec_ipv6 { val, mask, .. } = take(spec)?;
             let (val, mask) = (ipv6(val), ipv6(mask));
             FlowSpec::Ipv6(Masked { val, mask })
         }
         IBV_FLOW_SPEC_TCP | IBV_FLOW_SPEC_UDP => {
-            // SAFETY: by contract.
-            let ibv_flow_spec_tcp_udp { val, mask, .. } = unsafe { take(place, size) }?;
+            let ibv_flow_spec_tcp_udp { val, mask, .. } = take(spec)?;
             let (val, mask) = (ports(val), ports(mask));
-            if head.r#type == IBV_FLOW_SPEC_TCP {
+            if kind == IBV_FLOW_SPEC_TCP {
                 FlowSpec::Tcp(Masked { val, mask })
             } else {
                 FlowSpec::Udp(Masked { val, mask })
             }
         }
         IBV_FLOW_SPEC_ACTION_TAG => {
-            // SAFETY: by contract.
-            let tag: ibv_flow_spec_action_tag = unsafe { take(place, size) }?;
+            let tag: ibv_flow_spec_action_tag = take(spec)?;
             FlowSpec::Tag(tag.tag_id)
         }
         IBV_FLOW_SPEC_ACTION_DROP => {
-            // SAFETY: by contract.
-            let _: ibv_flow_spec_action_drop = unsafe { take(place, size) }?;
+            let _: ibv_flow_spec_action_drop = take(spec)?;
             FlowSpec::Drop
         }
         other => {
@@ -222,8 +222,7 @@ unsafe fn flow_spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
             let what = format!("specifications of type {other:#x} are not supported");
             return Err(unknown(what, errno));
         }
-    };
-    Ok((spec, size))
+    })
 }
 
 const fn eth(filter: ibv_flow_eth_filter) -> EthFields {

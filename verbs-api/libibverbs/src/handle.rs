@@ -10,7 +10,12 @@ use std::{
 
 use rocade_abi::ibv_qp_ex;
 
-use crate::{ffi::Errno, process, qp::QpObject};
+use crate::{
+    args::{CObject, Last, Member},
+    ffi::Errno,
+    process,
+    qp::QpObject,
+};
 
 /// The object behind a pointer to a C object of type `C`.
 ///
@@ -158,9 +163,82 @@ impl<C, R> CHandle<C, R> {
         unsafe { self.newer_op.get().write(function) };
     }
 
+    /// Reads a member of the C part.
+    pub(crate) fn member<T: Copy>(&self, member: Member<C, T>) -> T {
+        // SAFETY: the member is in the C part, which is alive. The program does not write it
+        // during a call.
+        unsafe { member.of(self.c.get()).read() }
+    }
+
+    /// Writes a member of the C part.
+    pub(crate) fn set_member<T: Copy>(&self, member: Member<C, T>, value: T) {
+        // SAFETY: the member is in the C part, which is alive. The program must not use it in
+        // another thread during the call, which documents the write.
+        unsafe { member.of(self.c.get()).write(value) };
+    }
+
     /// Returns the Rust part.
     pub(crate) const fn inner(&self) -> &R {
         &self.inner
+    }
+}
+
+/// Declares the C types whose objects are [`CHandle`]s, each with its C part and its Rust state.
+macro_rules! objects {
+    ($($c:ty: $part:ty, $state:ty;)+) => { $(
+        // SAFETY: programs have pointers to this type from `CHandle::create` only.
+        unsafe impl $crate::args::CObject for $c {
+            type Object = $crate::handle::CHandle<$part, $state>;
+
+            #[inline]
+            unsafe fn borrow<'a>(
+                c: *mut Self,
+            ) -> Result<&'a Self::Object, $crate::ffi::Errno> {
+                // SAFETY: same contract.
+                unsafe { $crate::handle::CHandle::borrow(c.cast()) }
+            }
+        }
+
+        impl $crate::handle::Boxed for $c {
+            type Part = $part;
+            type State = $state;
+        }
+    )+ };
+}
+pub(crate) use objects;
+
+/// A C type whose objects are [`CHandle`]s.
+pub(crate) trait Boxed: CObject<Object = CHandle<Self::Part, Self::State>> {
+    /// The C part, which begins with the C type.
+    type Part: 'static;
+    /// The Rust state.
+    type State: 'static;
+}
+
+impl<C: Boxed> Last<'_, C> {
+    /// Destroys and frees the object if `close` succeeds. Leaves an inherited object alone.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL, and any error of `close`.
+    pub(crate) fn destroy(
+        self,
+        close: impl FnOnce(&C::State) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        // SAFETY: NULL or a live object, which nobody uses after success.
+        unsafe { CHandle::<C::Part, C::State>::destroy(self.as_ptr().cast(), close) }
+    }
+
+    /// Like [`Self::destroy`], but the returned value keeps the memory allocated. Returns `None`
+    /// for an inherited object.
+    ///
+    /// # Errors
+    /// As for [`Self::destroy`].
+    pub(crate) fn destroy_keeping_memory(
+        self,
+        close: impl FnOnce(&C::State) -> Result<(), Errno>,
+    ) -> Result<Option<Memory>, Errno> {
+        // SAFETY: as for `destroy`.
+        unsafe { CHandle::<C::Part, C::State>::destroy_keeping_memory(self.as_ptr().cast(), close) }
     }
 }
 

@@ -21,12 +21,13 @@ use rocade_abi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use rocade_emulator::{Dm, Mr, Pd};
 
 use crate::{
+    args::{Handle, Last},
     context::{self, ContextObject},
     diagnostics::Reason,
-    dm::{self, DmObject},
+    dm::{self},
     ffi::{Errno, ptr_verb, void_verb},
-    mr::{self, MrObject},
-    pd_mr::{self, PdObject, PdRef, WeakPdRef},
+    mr::{self},
+    pd_mr::{self, PdRef, WeakPdRef},
     process,
 };
 
@@ -117,7 +118,7 @@ fn unknown(what: &str, handle: u32) -> Errno {
 }
 
 /// `ibv_import_device`: the new context owns the descriptor.
-pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+pub(crate) extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     ptr_verb(|| {
         let key = file_key(cmd_fd)?;
         let found = with_importable(|importable| {
@@ -137,13 +138,12 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
 }
 
 /// `ibv_import_pd`.
-pub(crate) unsafe extern "C" fn ibv_import_pd(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_import_pd(
+    context: Handle<'_, ibv_context>,
     pd_handle: u32,
 ) -> *mut ibv_pd {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share(context) }?;
+        let context = context.share()?;
         let found = with_importable(|importable| {
             let (pd, pd_ref) = importable.domains.get(&pd_handle)?;
             Some((pd.clone(), pd_ref.upgrade()?))
@@ -155,16 +155,14 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
 }
 
 /// `ibv_unimport_pd`: destroys the handle, not the PD.
-pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: by contract an imported domain that is not used afterwards.
-    void_verb(|| unsafe { PdObject::destroy(pd, |_| Ok(())) });
+pub(crate) extern "C" fn ibv_unimport_pd(pd: Last<'_, ibv_pd>) {
+    void_verb(|| pd.destroy(|_| Ok(())));
 }
 
 /// `ibv_import_mr`: the address of the imported MR is unknown.
-pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
+pub(crate) extern "C" fn ibv_import_mr(pd: Handle<'_, ibv_pd>, mr_handle: u32) -> *mut ibv_mr {
     ptr_verb(|| {
-        // SAFETY: by contract a live domain.
-        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        let state = pd.get()?.inner();
         let found = with_importable(|importable| importable.regions.get(&mr_handle).cloned());
         let found = found.filter(|mr| mr.is_of(state.pd()));
         let mr = found.ok_or_else(|| unknown("region", mr_handle))?;
@@ -173,19 +171,17 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
 }
 
 /// `ibv_unimport_mr`: destroys the handle, not the MR.
-pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: by contract an imported region that is not used afterwards.
-    void_verb(|| unsafe { MrObject::destroy(mr, |_| Ok(())) });
+pub(crate) extern "C" fn ibv_unimport_mr(mr: Last<'_, ibv_mr>) {
+    void_verb(|| mr.destroy(|_| Ok(())));
 }
 
 /// `ibv_import_dm`.
-pub(crate) unsafe extern "C" fn ibv_import_dm(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_import_dm(
+    context: Handle<'_, ibv_context>,
     dm_handle: u32,
 ) -> *mut ibv_dm {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share(context) }?;
+        let context = context.share()?;
         let found = with_importable(|importable| importable.memories.get(&dm_handle).cloned());
         let found = found.filter(|dm| dm.is_from(context.context()));
         let memory = found.ok_or_else(|| unknown("device memory", dm_handle))?;
@@ -194,9 +190,8 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
 }
 
 /// `ibv_unimport_dm`: destroys the handle, not the memory.
-pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: by contract imported memory that is not used afterwards.
-    void_verb(|| unsafe { DmObject::destroy(dm, |_| Ok(())) });
+pub(crate) extern "C" fn ibv_unimport_dm(dm: Last<'_, ibv_dm>) {
+    void_verb(|| dm.destroy(|_| Ok(())));
 }
 
 /// The `addr` of an imported MR.

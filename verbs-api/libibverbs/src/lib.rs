@@ -25,6 +25,7 @@
 )]
 
 mod ah;
+mod args;
 mod buffer;
 mod cancel;
 mod channel;

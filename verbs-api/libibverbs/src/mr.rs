@@ -15,18 +15,22 @@ use rocade_abi::{
 use rocade_emulator::{AccessFlags, Advice, Mr, Rereg, ReregFlags};
 
 use crate::{
+    args::{Handle, Last, List, member},
     context::ContextObject,
-    dm::DmObject,
     ffi::{Errno, int_verb, ptr_verb},
-    handle::CHandle,
+    handle::{CHandle, objects},
     import,
     mapping::Mapping,
-    pd_mr::{PdObject, PdRef, PdState},
+    pd_mr::{PdRef, PdState},
     post::to_sge,
 };
 
 /// A memory region.
 pub(crate) type MrObject = CHandle<ibv_mr, MrState>;
+
+objects! {
+    ibv_mr: ibv_mr, MrState;
+}
 
 /// The Rust state of an `ibv_mr`.
 pub(crate) struct MrState {
@@ -37,24 +41,63 @@ pub(crate) struct MrState {
     _memory: Option<Arc<Mapping>>,
 }
 
-/// The range that the C object of a region names.
+/// The range that the C object of a region names, and the memory behind it.
 pub(crate) struct Extent {
     /// Address of the range, as the program knows it.
-    pub(crate) addr: *mut c_void,
+    addr: *mut c_void,
     /// Length in bytes.
-    pub(crate) length: usize,
+    length: usize,
+    /// The address of the memory, if it can be registered.
+    start: Option<u64>,
     /// The library's mapping of the range. `None` for memory of the program.
-    pub(crate) memory: Option<Arc<Mapping>>,
+    memory: Option<Arc<Mapping>>,
 }
 
 impl Extent {
-    /// A range of the program's memory.
-    pub(crate) const fn of_program(addr: *mut c_void, length: usize) -> Self {
+    /// A range that names no memory, or memory that is registered already.
+    pub(crate) const fn named(addr: *mut c_void, length: usize) -> Self {
         Self {
             addr,
             length,
+            start: None,
             memory: None,
         }
+    }
+
+    /// Memory that the program lends to a region.
+    ///
+    /// # Safety
+    /// By the contract of the verbs, the program keeps the range until it deregisters the region,
+    /// and expects that peers change it.
+    pub(crate) unsafe fn lent(addr: *mut c_void, length: usize) -> Self {
+        Self {
+            addr,
+            length,
+            start: Some(addr.expose_provenance() as u64),
+            memory: None,
+        }
+    }
+
+    /// A range of a mapping, from `offset` on.
+    ///
+    /// # Errors
+    /// `EINVAL` if it exceeds the mapping.
+    pub(crate) fn mapped(
+        addr: *mut c_void,
+        (offset, length): (usize, usize),
+        memory: Arc<Mapping>,
+    ) -> Result<Self, Errno> {
+        let end = offset.checked_add(length);
+        if end.is_none_or(|end| end > memory.len()) {
+            return Err(Errno::INVAL);
+        }
+        let start = memory.addr().expose_provenance() + offset;
+        Ok(Self {
+            addr,
+            length,
+            start: Some(start as u64),
+            memory: Some(memory),
+        })
     }
 }
 
@@ -67,7 +110,7 @@ impl MrState {
 
 /// Creates the C object of a region.
 pub(crate) fn new_mr(
-    pd: *mut ibv_pd,
+    pd: Handle<'_, ibv_pd>,
     state: &PdState,
     mr: Mr,
     extent: Extent,
@@ -77,7 +120,7 @@ pub(crate) fn new_mr(
 }
 
 fn shell_of(
-    pd: *mut ibv_pd,
+    pd: Handle<'_, ibv_pd>,
     state: &PdState,
     mr: Mr,
     extent: Extent,
@@ -87,7 +130,7 @@ fn shell_of(
     MrObject::create(|_| {
         let c = ibv_mr {
             context: context.as_c(),
-            pd,
+            pd: pd.as_ptr(),
             addr: extent.addr,
             length: extent.length,
             handle: mr.lkey().get(),
@@ -107,15 +150,19 @@ fn shell_of(
 }
 
 /// Creates a C object for an existing MR.
-pub(crate) fn imported(pd: *mut ibv_pd, state: &PdState, mr: Mr) -> Result<*mut ibv_mr, Errno> {
+pub(crate) fn imported(
+    pd: Handle<'_, ibv_pd>,
+    state: &PdState,
+    mr: Mr,
+) -> Result<*mut ibv_mr, Errno> {
     let length = usize::try_from(mr.len()).unwrap_or(usize::MAX);
-    let extent = Extent::of_program(import::NO_ADDRESS, length);
+    let extent = Extent::named(import::NO_ADDRESS, length);
     shell_of(pd, state, mr, extent, state.pd_ref())
 }
 
 /// `ibv_reg_mr` as a function, which binaries with constant access flags call directly.
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
-    pd: *mut ibv_pd,
+    pd: Handle<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     access: c_int,
@@ -126,7 +173,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
 
 /// `ibv_reg_mr_iova`.
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
-    pd: *mut ibv_pd,
+    pd: Handle<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     iova: u64,
@@ -138,7 +185,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
 
 /// `ibv_reg_mr_iova2`: ignores unknown optional access flags.
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
-    pd: *mut ibv_pd,
+    pd: Handle<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     iova: u64,
@@ -147,92 +194,64 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     ptr_verb(|| {
         // The emulator decides which of the unknown bits it may ignore.
         let access = AccessFlags::from_bits_retain(access);
-        // SAFETY: same contract.
-        unsafe { register(pd, addr, length, iova, access) }
+        // SAFETY: by contract of the verb.
+        let extent = unsafe { Extent::lent(addr, length) };
+        register(pd, extent, iova, access)
     })
 }
 
-/// Registers memory of the program.
+/// Registers memory. `iova` is the address that work requests use.
 ///
 /// # Errors
-/// Any error of the emulator.
-///
-/// # Safety
-/// `pd` must be NULL or a live domain. By the contract of the verb, the program keeps the range
-/// mapped while the MR exists.
-pub(crate) unsafe fn register(
-    pd: *mut ibv_pd,
-    addr: *mut c_void,
-    length: usize,
-    iova: u64,
-    access: AccessFlags,
-) -> Result<*mut ibv_mr, Errno> {
-    let start = addr.expose_provenance() as u64;
-    let extent = Extent::of_program(addr, length);
-    // SAFETY: same contract.
-    unsafe { register_extent(pd, start, iova, access, extent) }
-}
-
-/// Registers the memory at `start`, under the address and length of `extent`.
-///
-/// # Errors
-/// Any error of the emulator.
-///
-/// # Safety
-/// As for [`register`]. The memory of `extent`, if it has any, contains the range at `start`.
-pub(crate) unsafe fn register_extent(
-    pd: *mut ibv_pd,
-    start: u64,
-    iova: u64,
-    access: AccessFlags,
+/// `EINVAL` for an extent without memory, and any error of the emulator.
+pub(crate) fn register(
+    pd: Handle<'_, ibv_pd>,
     extent: Extent,
+    iova: u64,
+    access: AccessFlags,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: same contract.
-    let state = unsafe { PdObject::borrow(pd) }?.inner();
-    // SAFETY: same contract.
+    let state = pd.get()?.inner();
+    let start = extent.start.ok_or(Errno::INVAL)?;
+    // SAFETY: the program lends the memory, or the region keeps its mapping.
     let mr = unsafe { state.pd().reg_mr(start, extent.length, iova, access) }?;
     new_mr(pd, state, mr, extent)
 }
 
 /// Context op `alloc_null_mr`.
 //= NUL-01
-pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+pub(crate) extern "C" fn alloc_null_mr(pd: Handle<'_, ibv_pd>) -> *mut ibv_mr {
     ptr_verb(|| {
-        // SAFETY: by contract a live domain.
-        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        let state = pd.get()?.inner();
         let mr = state.pd().alloc_null_mr()?;
         import::register_region(&mr);
         // A null MR does not keep its PD in use.
-        let extent = Extent::of_program(ptr::null_mut(), usize::MAX);
+        let extent = Extent::named(ptr::null_mut(), usize::MAX);
         shell_of(pd, state, mr, extent, PdRef::default())
     })
 }
 
 /// Context op `reg_dm_mr`.
 //= DM-02
-pub(crate) unsafe extern "C" fn reg_dm_mr(
-    pd: *mut ibv_pd,
-    dm: *mut ibv_dm,
+pub(crate) extern "C" fn reg_dm_mr(
+    pd: Handle<'_, ibv_pd>,
+    dm: Handle<'_, ibv_dm>,
     offset: u64,
     length: usize,
     access: c_uint,
 ) -> *mut ibv_mr {
     ptr_verb(|| {
-        // SAFETY: by contract a live domain.
-        let state = unsafe { PdObject::borrow(pd) }?.inner();
-        // SAFETY: by contract live device memory.
-        let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
+        let state = pd.get()?.inner();
+        let dm = dm.get()?.inner().dm();
         let access = AccessFlags::from_bits_retain(access);
         let mr = state.pd().reg_dm_mr(dm, offset, length, access)?;
-        new_mr(pd, state, mr, Extent::of_program(ptr::null_mut(), length))
+        new_mr(pd, state, mr, Extent::named(ptr::null_mut(), length))
     })
 }
 
 /// `ibv_dereg_mr`.
-pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: by contract a live region that is not used afterwards.
-    int_verb(|| unsafe {
-        MrObject::destroy(mr, |state| {
+pub(crate) extern "C" fn ibv_dereg_mr(mr: Last<'_, ibv_mr>) -> c_int {
+    int_verb(|| {
+        mr.destroy(|state| {
             state.mr.destroy()?;
             import::unregister_region(&state.mr);
             Ok(())
@@ -243,9 +262,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 /// `ibv_rereg_mr`: returns 0, or a negative `enum ibv_rereg_mr_err_code` and errno.
 //= MR-10
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
-    mr: *mut ibv_mr,
+    mr: Handle<'_, ibv_mr>,
     flags: c_int,
-    pd: *mut ibv_pd,
+    pd: Handle<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     access: c_int,
@@ -253,8 +272,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     let (flags, access) = (flags.cast_unsigned(), access.cast_unsigned());
     let mut failure = IBV_REREG_MR_ERR_INPUT;
     let errno = int_verb(|| {
-        // SAFETY: by contract a live region.
-        let object = unsafe { MrObject::borrow(mr) }?;
+        let object = mr.get()?;
         let state = object.inner();
         let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
         let is_wrong = !state.mr.is_plain()
@@ -265,8 +283,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             return Err(Errno::INVAL);
         }
         let new_pd = if flags & IBV_REREG_MR_CHANGE_PD != 0 {
-            // SAFETY: by contract a live domain.
-            Some(unsafe { PdObject::borrow(pd) }?.inner())
+            Some(pd.get()?.inner())
         } else {
             None
         };
@@ -281,17 +298,13 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         let mut pd_ref = state.pd.lock();
         // SAFETY: as for registration.
         unsafe { state.mr.rereg(&change) }?;
-        let c = object.c();
         if let Some(new_pd) = new_pd {
             *pd_ref = new_pd.pd_ref();
-            // SAFETY: live, and the program must not change it concurrently.
-            unsafe { (*c).pd = pd };
+            object.set_member(member!(ibv_mr, pd), pd.as_ptr());
         }
         if moves {
-            // SAFETY: as above.
-            unsafe { (*c).addr = addr };
-            // SAFETY: as above.
-            unsafe { (*c).length = length };
+            object.set_member(member!(ibv_mr, addr), addr);
+            object.set_member(member!(ibv_mr, length), length);
         }
         Ok(())
     });
@@ -305,24 +318,22 @@ const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
 /// Context op `advise_mr`.
 //= ODP-05
 pub(crate) unsafe extern "C" fn advise_mr(
-    pd: *mut ibv_pd,
+    pd: Handle<'_, ibv_pd>,
     advice: c_uint,
     flags: u32,
     sg_list: *mut ibv_sge,
     num_sge: u32,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live domain.
-        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        let state = pd.get()?.inner();
         let advice = Advice::from_code(advice).ok_or(Errno::OPNOTSUPP)?;
         if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
             return Err(Errno::INVAL);
         }
-        let entries = (0..num_sge as usize).map(|index| {
-            // SAFETY: by contract there are `num_sge` entries.
-            to_sge(unsafe { sg_list.add(index).read() })
-        });
-        Ok(state.pd().advise_mr(advice, &entries.collect::<Vec<_>>())?)
+        // SAFETY: by contract there are `num_sge` entries.
+        let list = unsafe { List::of(sg_list, num_sge as usize) };
+        let entries: Vec<_> = list.iter().map(to_sge).collect();
+        Ok(state.pd().advise_mr(advice, &entries)?)
     })
 }
 

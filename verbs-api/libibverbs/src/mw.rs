@@ -12,17 +12,20 @@ use rocade_abi::{
 use rocade_emulator::{AccessFlags, Bind, Lkey, Mw, Rkey, SendFlags, SendOp, WindowKind};
 
 use crate::{
+    args::{Handle, In, Last, View, member},
     context::ContextObject,
     diagnostics::Reason,
     ffi::{Errno, int_data_verb, int_verb, ptr_verb},
-    handle::CHandle,
-    mr::MrObject,
-    pd_mr::{PdObject, PdRef},
-    qp::QpObject,
+    handle::{CHandle, objects},
+    pd_mr::PdRef,
 };
 
 /// A memory window.
 pub(crate) type MwObject = CHandle<ibv_mw, MwState>;
+
+objects! {
+    ibv_mw: ibv_mw, MwState;
+}
 
 /// The Rust state of an `ibv_mw`.
 pub(crate) struct MwState {
@@ -32,10 +35,9 @@ pub(crate) struct MwState {
 }
 
 /// Context op `alloc_mw`.
-pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *mut ibv_mw {
+pub(crate) extern "C" fn alloc_mw(pd: Handle<'_, ibv_pd>, mw_type: c_uint) -> *mut ibv_mw {
     ptr_verb(|| {
-        // SAFETY: by contract a live domain.
-        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        let state = pd.get()?.inner();
         let kind = match mw_type {
             IBV_MW_TYPE_1 => WindowKind::Type1,
             IBV_MW_TYPE_2 => WindowKind::Type2,
@@ -51,7 +53,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *m
         MwObject::create(|_| {
             let c = ibv_mw {
                 context: context.as_c(),
-                pd,
+                pd: pd.as_ptr(),
                 rkey: mw.rkey().get(),
                 handle: 0,
                 mw_type,
@@ -70,23 +72,19 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *m
 
 /// Context op `dealloc_mw`.
 //= MW-10
-pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: by contract a live window that is not used afterwards.
-    int_verb(|| unsafe { MwObject::destroy(mw, |state| Ok(state.mw.destroy()?)) })
+pub(crate) extern "C" fn dealloc_mw(mw: Last<'_, ibv_mw>) -> c_int {
+    int_verb(|| mw.destroy(|state| Ok(state.mw.destroy()?)))
 }
 
 fn invalid(what: &str, advice: &str) -> Errno {
     Errno::INVAL.because(Reason::new(what, advice))
 }
 
-/// # Safety
-/// The region of `info` must be NULL or live.
-unsafe fn to_bind(rkey: Rkey, info: &ibv_mw_bind_info) -> Result<Bind, Errno> {
-    let lkey = if info.mr.is_null() {
+fn to_bind(rkey: Rkey, info: &View<'_, ibv_mw_bind_info>) -> Result<Bind, Errno> {
+    let lkey = if info.mr().is_null() {
         Lkey::new(0)
     } else {
-        // SAFETY: same contract.
-        let mr = unsafe { MrObject::borrow(info.mr) }?.inner().mr();
+        let mr = info.mr().get()?.inner().mr();
         if !mr.is_plain() {
             //= NUL-01
             let what = "a window needs a region of the program's memory";
@@ -106,19 +104,16 @@ unsafe fn to_bind(rkey: Rkey, info: &ibv_mw_bind_info) -> Result<Bind, Errno> {
 /// Context op `bind_mw`, for type 1 windows. The new key is in `mw->rkey`.
 //= MW-01
 //= MW-05
-pub(crate) unsafe extern "C" fn bind_mw(
-    qp: *mut ibv_qp,
-    mw: *mut ibv_mw,
-    bind: *mut ibv_mw_bind,
+pub(crate) extern "C" fn bind_mw(
+    qp: Handle<'_, ibv_qp>,
+    mw: Handle<'_, ibv_mw>,
+    bind: In<'_, ibv_mw_bind>,
 ) -> c_int {
     int_data_verb(|| {
-        // SAFETY: by contract a live QP.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        // SAFETY: by contract a live window.
-        let object = unsafe { MwObject::borrow(mw) }?;
-        // SAFETY: by contract NULL or readable.
-        let bind = unsafe { bind.as_ref() }.ok_or_else(|| invalid("mw_bind is NULL", ""))?;
-        let info = &bind.bind_info;
+        let state = qp.get()?.inner();
+        let object = mw.get()?;
+        let bind = bind.read().map_err(|_| invalid("mw_bind is NULL", ""))?;
+        let info = &bind.info();
         if info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0 {
             let what = "a type 1 window cannot have IBV_ACCESS_ZERO_BASED";
             return Err(invalid(what, "use a type 2 window"));
@@ -127,14 +122,12 @@ pub(crate) unsafe extern "C" fn bind_mw(
             let what = "bind_info.mr is NULL, but addr or length is not 0";
             return Err(invalid(what, "only a bind of 0 bytes has no region"));
         }
-        // SAFETY: by contract the region is live.
-        let request = unsafe { to_bind(Rkey::new(0), info) }?;
+        let request = to_bind(Rkey::new(0), info)?;
         let flags = SendFlags::from_bits_truncate(bind.send_flags);
         let window = &object.inner().mw;
         let posted = state.qp().bind_mw(window, bind.wr_id, flags, request);
         let rkey = posted.map_err(|error| Errno::from(error).of_post(state.qp(), true))?;
-        // SAFETY: live, and the program must not change it concurrently.
-        unsafe { (*object.c()).rkey = rkey.get() };
+        object.set_member(member!(ibv_mw, rkey), rkey.get());
         Ok(())
     })
 }
@@ -145,21 +138,17 @@ pub(crate) unsafe extern "C" fn bind_mw(
 ///
 /// # Errors
 /// `EINVAL` if there is no window, or if it is of type 1.
-///
-/// # Safety
-/// The window, and the region of `info`, must be NULL or live.
 //= MW-02
 //= KEY-04
-pub(crate) unsafe fn bind_operation(
-    mw: *mut ibv_mw,
+pub(crate) fn bind_operation(
+    mw: Handle<'_, ibv_mw>,
     rkey: u32,
-    info: &ibv_mw_bind_info,
+    info: &View<'_, ibv_mw_bind_info>,
 ) -> Result<SendOp, Errno> {
     if mw.is_null() {
         return Err(invalid("bind_mw.mw is NULL", ""));
     }
-    // SAFETY: same contract.
-    let window = &unsafe { MwObject::borrow(mw) }?.inner().mw;
+    let window = &mw.get()?.inner().mw;
     if window.kind() != WindowKind::Type2 {
         let advice = "bind it with ibv_bind_mw, or allocate it as IBV_MW_TYPE_2";
         return Err(invalid(
@@ -167,7 +156,6 @@ pub(crate) unsafe fn bind_operation(
             advice,
         ));
     }
-    // SAFETY: same contract.
-    let bind = unsafe { to_bind(window.rkey().with_tag(rkey), info) }?;
+    let bind = to_bind(window.rkey().with_tag(rkey), info)?;
     Ok(SendOp::Bind(bind))
 }

@@ -10,15 +10,20 @@ use rocade_abi::{ibv_context, ibv_pd};
 use rocade_emulator::{Pd, VerbsError};
 
 use crate::{
+    args::{Handle, Last},
     buffer::{Allocators, Buffer, Purpose},
     context::ContextObject,
     ffi::{Errno, int_verb, ptr_verb},
-    handle::CHandle,
+    handle::{CHandle, objects},
     import,
 };
 
 /// A protection domain, or a parent domain of one.
 pub(crate) type PdObject = CHandle<ibv_pd, PdState>;
+
+objects! {
+    ibv_pd: ibv_pd, PdState;
+}
 
 /// A reference to a domain, held by the domain itself and by each object that was created with it.
 /// The domain is busy while an object holds one.
@@ -106,20 +111,16 @@ impl PdState {
     ///
     /// # Errors
     /// `ENOMEM` if the allocator returns NULL.
-    ///
-    /// # Safety
-    /// `pd` must be the C object of this domain, and outlive the buffer.
-    pub(crate) unsafe fn buffer(
+    pub(crate) fn buffer(
         &self,
-        pd: *mut ibv_pd,
+        pd: Handle<'_, ibv_pd>,
         entries: u32,
         purpose: Purpose,
     ) -> Result<Option<Buffer>, Errno> {
         let Some(allocators) = self.allocators else {
             return Ok(None);
         };
-        // SAFETY: same contract.
-        unsafe { allocators.allocate(pd, entries, purpose) }
+        allocators.allocate(pd, entries, purpose)
     }
 
     fn close(&self) -> Result<(), Errno> {
@@ -169,10 +170,9 @@ pub(crate) fn new_pd(state: PdState) -> Result<*mut ibv_pd, Errno> {
 }
 
 /// `ibv_alloc_pd`.
-pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+pub(crate) extern "C" fn ibv_alloc_pd(context: Handle<'_, ibv_context>) -> *mut ibv_pd {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share(context) }?;
+        let context = context.share()?;
         let pd = context.context().alloc_pd()?;
         let pd_ref = PdRef::default();
         import::register_domain(&pd, &pd_ref);
@@ -188,7 +188,6 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 
 /// `ibv_dealloc_pd`: fails with `EBUSY` while the domain has objects.
 //= DST-01
-pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: by contract a live domain that is not used afterwards.
-    int_verb(|| unsafe { PdObject::destroy(pd, PdState::close) })
+pub(crate) extern "C" fn ibv_dealloc_pd(pd: Last<'_, ibv_pd>) -> c_int {
+    int_verb(|| pd.destroy(PdState::close))
 }

@@ -1,9 +1,6 @@
 //! Posting work requests.
 
-use std::{
-    ffi::{c_int, c_void},
-    ptr,
-};
+use std::ffi::c_int;
 
 use rocade_abi::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
@@ -17,11 +14,11 @@ use rocade_emulator::{
 };
 
 use crate::{
-    ah::AhObject,
+    args::{Buffer, Chain, Handle, List, Out, Request},
     diagnostics::Reason,
     ffi::{Errno, int_data_verb},
     mw,
-    qp::{QpObject, QpState},
+    qp::QpState,
 };
 
 /// The scatter/gather entries that fit on the stack, which is the device's limit.
@@ -32,151 +29,85 @@ const STACK_INLINE: usize = 256;
 /// Context op `post_send`: queues a chain of work requests. On failure `*bad_wr` is the first
 /// request that is not queued.
 //= PST-09
-pub(crate) unsafe extern "C" fn post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad_wr: *mut *mut ibv_send_wr,
+pub(crate) extern "C" fn post_send(
+    qp: Handle<'_, ibv_qp>,
+    wr: Chain<'_, ibv_send_wr>,
+    bad_wr: Out<'_, *mut ibv_send_wr>,
 ) -> c_int {
     int_data_verb(|| {
-        // SAFETY: by contract a live QP.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        let posted = state.qp().post_sends(|poster| {
-            // SAFETY: by contract readable work requests, with the lists and buffers they name.
-            unsafe { each_of_chain(wr, bad_wr, |request| push_one(poster, state, request)) }
-        });
+        let state = qp.get()?.inner();
+        let posted = state
+            .qp()
+            .post_sends(|poster| wr.each(bad_wr, |request| push_one(poster, state, request)));
         posted.map_err(|error| error.of_post(state.qp(), true))
     })
 }
 
-/// A work request with a pointer to the next one.
-pub(crate) trait Chained {
-    fn next(&self) -> *mut Self;
-}
-
-impl Chained for ibv_send_wr {
-    #[inline]
-    fn next(&self) -> *mut Self {
-        self.next
-    }
-}
-
-impl Chained for ibv_recv_wr {
-    #[inline]
-    fn next(&self) -> *mut Self {
-        self.next
-    }
-}
-
-/// Calls `push` with each request of a chain. On failure `*bad_wr` is the first request that is not
-/// queued.
-///
-/// # Safety
-/// The chain must consist of readable work requests. `bad_wr` must be NULL or writable.
-//= PST-09
-//= RC-WQE-13
-#[inline]
-pub(crate) unsafe fn each_of_chain<R: Chained>(
-    first: *mut R,
-    bad_wr: *mut *mut R,
-    mut push: impl FnMut(&R) -> Result<(), Errno>,
-) -> Result<(), Errno> {
-    let mut current = first;
-    while !current.is_null() {
-        // SAFETY: same contract.
-        let request = unsafe { &*current };
-        if let Err(error) = push(request) {
-            if !bad_wr.is_null() {
-                // SAFETY: same contract.
-                unsafe { bad_wr.write(current) };
-            }
-            return Err(error);
-        }
-        current = request.next();
-    }
-    Ok(())
-}
-
 /// Queues a chain of receives with `push`. On failure `*bad_wr` is the first request that is not
 /// queued.
-///
-/// # Safety
-/// As for [`each_of_chain`], with the lists that the requests name.
 #[inline]
-pub(crate) unsafe fn post_receives<E: Into<Errno>>(
-    first: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
+pub(crate) fn post_receives<E: Into<Errno>>(
+    first: Chain<'_, ibv_recv_wr>,
+    bad_wr: Out<'_, *mut ibv_recv_wr>,
     mut push: impl FnMut(u64, &[Sge]) -> Result<(), E>,
 ) -> Result<(), Errno> {
-    // SAFETY: same contract.
-    unsafe {
-        each_of_chain(first, bad_wr, |request| {
-            with_sges(request.sg_list, request.num_sge, |sges| {
-                push(request.wr_id, sges).map_err(Into::into)
-            })
+    first.each(bad_wr, |request| {
+        with_sges(request.list(), |sges| {
+            push(request.wr_id, sges).map_err(Into::into)
         })
-    }
+    })
 }
 
 /// Context op `post_recv`: queues a chain of receives. On failure `*bad_wr` is the first request
 /// that is not queued.
 //= PST-09
-pub(crate) unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
+pub(crate) extern "C" fn post_recv(
+    qp: Handle<'_, ibv_qp>,
+    wr: Chain<'_, ibv_recv_wr>,
+    bad_wr: Out<'_, *mut ibv_recv_wr>,
 ) -> c_int {
     int_data_verb(|| {
-        // SAFETY: by contract a live QP.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let state = qp.get()?.inner();
         let mut poster = state.qp().recv_queue();
-        // SAFETY: by contract readable work requests, and lists with as many entries as they say.
-        let posted = unsafe { post_receives(wr, bad_wr, |wr_id, sges| poster.push(wr_id, sges)) };
+        let posted = post_receives(wr, bad_wr, |wr_id, sges| poster.push(wr_id, sges));
         drop(poster);
         posted.map_err(|error| error.of_post(state.qp(), false))
     })
 }
 
-/// # Safety
-/// The list of `request`, and with inline data the buffers in it, must be readable.
-pub(crate) unsafe fn push_send(
+/// Queues a request.
+///
+/// # Errors
+/// `EINVAL` or `EOPNOTSUPP` for a malformed request, and any error of the emulator.
+pub(crate) fn push_send(
     poster: &mut SendPoster<'_>,
     state: &QpState,
-    request: &ibv_send_wr,
+    request: Request<'_, ibv_send_wr>,
 ) -> Result<(), Errno> {
-    // SAFETY: same contract.
-    unsafe { push_one(poster, state, request) }
+    push_one(poster, state, request)
 }
 
 /// Inlined form of [`push_send`], for loops.
-///
-/// # Safety
-/// As for [`push_send`].
 #[inline(always)]
-unsafe fn push_one(
+fn push_one(
     poster: &mut SendPoster<'_>,
     state: &QpState,
-    request: &ibv_send_wr,
+    request: Request<'_, ibv_send_wr>,
 ) -> Result<(), Errno> {
     if request.opcode == IBV_WR_TSO && state.qp_type() == QpType::RawPacket {
-        // SAFETY: same contract.
-        return unsafe { push_tso(poster, state, request) };
+        return push_tso(poster, state, request);
     }
-    // SAFETY: same contract, with the objects that it names.
-    let op = unsafe { operation(request) }?;
+    let op = operation(request)?;
     let flags = SendFlags::from_bits_truncate(request.send_flags);
     if state.qp_type() == QpType::Ud {
-        // SAFETY: same contract.
-        return unsafe { push_datagram(poster, state, request, (op, flags)) };
+        return push_datagram(poster, state, request, (op, flags));
     }
-    // SAFETY: same contract.
-    unsafe {
-        with_data(state, request, (op, flags), |wr, data| {
-            Ok(match data {
-                Some(data) => poster.push_inline(wr, data),
-                None => poster.push(wr),
-            }?)
-        })
-    }?;
+    with_data(state, request, (op, flags), |wr, data| {
+        Ok(match data {
+            Some(data) => poster.push_inline(wr, data),
+            None => poster.push(wr),
+        }?)
+    })?;
     if state.qp_type() == QpType::XrcSend {
         poster.set_remote_srqn(Srqn::new(request.qp_type.remote_srqn));
     }
@@ -185,29 +116,21 @@ unsafe fn push_one(
 
 /// Like [`push_send`], but queues with `push`. Its second argument is the data of an inline
 /// request.
-///
-/// # Safety
-/// As for [`push_send`].
-pub(crate) unsafe fn push_as(
+pub(crate) fn push_as(
     state: &QpState,
-    request: &ibv_send_wr,
+    request: Request<'_, ibv_send_wr>,
     push: impl FnOnce(&SendWr<'_>, Option<&[u8]>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    // SAFETY: same contract.
-    let op = unsafe { operation(request) }?;
+    let op = operation(request)?;
     let flags = SendFlags::from_bits_truncate(request.send_flags);
-    // SAFETY: same contract.
-    unsafe { with_data(state, request, (op, flags), push) }
+    with_data(state, request, (op, flags), push)
 }
 
 /// Calls `push` with the buffers of `request`, or with a copy of the inline data.
-///
-/// # Safety
-/// As for [`push_send`].
 #[inline(always)]
-unsafe fn with_data(
+fn with_data(
     state: &QpState,
-    request: &ibv_send_wr,
+    request: Request<'_, ibv_send_wr>,
     (op, flags): (SendOp, SendFlags),
     push: impl FnOnce(&SendWr<'_>, Option<&[u8]>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
@@ -219,8 +142,7 @@ unsafe fn with_data(
             flags,
             sges: &[],
         };
-        // SAFETY: same contract.
-        unsafe { with_inline_data(request, state.inline_limits(), |data| push(&wr, Some(data))) }
+        with_inline_data(request, state.inline_limits(), |data| push(&wr, Some(data)))
     } else {
         let push = |sges: &[Sge]| {
             let wr = SendWr {
@@ -231,120 +153,79 @@ unsafe fn with_data(
             };
             push(&wr, None)
         };
-        // SAFETY: same contract.
-        unsafe { with_sges(request.sg_list, request.num_sge, push) }
+        with_sges(request.list(), push)
     }
 }
 
-/// # Safety
-/// As for [`push_send`]. The address handle must be alive.
-unsafe fn push_datagram(
+fn push_datagram(
     poster: &mut SendPoster<'_>,
     state: &QpState,
-    request: &ibv_send_wr,
+    request: Request<'_, ibv_send_wr>,
     (op, flags): (SendOp, SendFlags),
 ) -> Result<(), Errno> {
-    // SAFETY: all members of the union are integers and a pointer, for which any bytes are a value.
-    // The type of the QP says which one the program has set.
-    let remote = unsafe { request.wr.ud };
-    // SAFETY: by contract NULL or a live address handle.
-    let to = unsafe { datagram(remote.ah, remote.remote_qpn, remote.remote_qkey) }?;
-    // SAFETY: same contract.
-    unsafe {
-        with_data(state, request, (op, flags), |wr, data| {
-            Ok(poster.push_datagram(wr, to, data)?)
-        })
-    }
+    // SAFETY: called for UD queue pairs only.
+    let (ah, qpn, qkey) = unsafe { request.datagram() };
+    let to = datagram(ah, qpn, qkey)?;
+    with_data(state, request, (op, flags), |wr, data| {
+        Ok(poster.push_datagram(wr, to, data)?)
+    })
 }
 
-/// # Safety
-/// As for [`push_send`]. The header must be NULL or readable.
-unsafe fn push_tso(
+fn push_tso(
     poster: &mut SendPoster<'_>,
     state: &QpState,
-    request: &ibv_send_wr,
+    request: Request<'_, ibv_send_wr>,
 ) -> Result<(), Errno> {
-    // SAFETY: all members of the union are integers and pointers, for which any bytes are a value.
-    // The opcode says which one the program has set.
-    let asked = unsafe { request.bind_mw.tso };
-    // SAFETY: same contract.
-    let header = unsafe { tso_header(state, asked.hdr, asked.hdr_sz) }?;
+    let (header, mss) = request.tso().ok_or(Errno::INVAL)?;
+    let header = tso_header(state, header)?;
     let tso = Tso {
         header: &header,
-        mss: asked.mss,
+        mss,
     };
     let op = SendOp::Send { imm: None };
     let flags = SendFlags::from_bits_truncate(request.send_flags);
-    // SAFETY: same contract.
-    unsafe {
-        with_data(state, request, (op, flags), |wr, data| {
-            Ok(poster.push_tso(wr, tso, data)?)
-        })
-    }
+    with_data(state, request, (op, flags), |wr, data| {
+        Ok(poster.push_tso(wr, tso, data)?)
+    })
 }
 
 /// Copies the header of a request that is cut into segments.
 ///
 /// # Errors
 /// `EINVAL` without a header, or if it is longer than the QP's limit.
-///
-/// # Safety
-/// `header` must be NULL or readable for `len` bytes.
-pub(crate) unsafe fn tso_header(
-    state: &QpState,
-    header: *const c_void,
-    len: u16,
-) -> Result<Vec<u8>, Errno> {
-    let len = usize::from(len);
+pub(crate) fn tso_header(state: &QpState, header: Buffer<'_>) -> Result<Vec<u8>, Errno> {
+    let len = header.len();
     if header.is_null() || len > state.max_tso_header() {
         let max = state.max_tso_header();
         let what = format!("the header has {len} bytes, the limit of the queue pair is {max}");
         let advice = "request more with IBV_QP_INIT_ATTR_MAX_TSO_HEADER in ibv_create_qp_ex";
         return Err(Errno::INVAL.because(Reason::new(what, advice)));
     }
-    let mut copy = vec![0; len];
-    // SAFETY: by contract readable. The copy is local.
-    unsafe { copy_in(header.expose_provenance(), &mut copy) };
-    Ok(copy)
+    Ok(header.to_vec())
 }
 
 /// Queues a request of a DC initiator to the target `to`.
 ///
 /// # Errors
 /// As for [`push_send`].
-///
-/// # Safety
-/// As for [`push_send`].
-pub(crate) unsafe fn push_dynamic(
+pub(crate) fn push_dynamic(
     poster: &mut SendPoster<'_>,
     state: &QpState,
-    request: &ibv_send_wr,
+    request: Request<'_, ibv_send_wr>,
     to: ToDct<'_>,
 ) -> Result<(), Errno> {
-    // SAFETY: same contract.
-    unsafe {
-        push_as(state, request, |wr, data| {
-            Ok(poster.push_dynamic(wr, to, data)?)
-        })
-    }
+    push_as(state, request, |wr, data| {
+        Ok(poster.push_dynamic(wr, to, data)?)
+    })
 }
 
 /// Returns the destination that an address handle and two numbers name.
 ///
 /// # Errors
 /// `EINVAL` without address handle.
-///
-/// # Safety
-/// `ah` must be NULL or a live address handle, and stay alive for `'a`.
-pub(crate) unsafe fn datagram<'a>(
-    ah: *mut ibv_ah,
-    qpn: u32,
-    qkey: u32,
-) -> Result<Datagram<'a>, Errno> {
-    // SAFETY: same contract.
-    let ah = unsafe { AhObject::borrow(ah) }?.inner().ah();
+pub(crate) fn datagram(ah: Handle<'_, ibv_ah>, qpn: u32, qkey: u32) -> Result<Datagram<'_>, Errno> {
     Ok(Datagram {
-        ah,
+        ah: ah.get()?.inner().ah(),
         dest_qp: Qpn::new(qpn),
         qkey: Qkey::new(qkey),
     })
@@ -354,19 +235,14 @@ pub(crate) unsafe fn datagram<'a>(
 ///
 /// # Errors
 /// `EINVAL` without address handle.
-///
-/// # Safety
-/// As for [`datagram`].
-pub(crate) unsafe fn target<'a>(
-    ah: *mut ibv_ah,
+pub(crate) fn target(
+    ah: Handle<'_, ibv_ah>,
     dctn: u32,
     key: u64,
     stream: u16,
-) -> Result<ToDct<'a>, Errno> {
-    // SAFETY: same contract.
-    let ah = unsafe { AhObject::borrow(ah) }?.inner().ah();
+) -> Result<ToDct<'_>, Errno> {
     Ok(ToDct {
-        ah,
+        ah: ah.get()?.inner().ah(),
         dct: Qpn::new(dctn),
         key,
         stream,
@@ -375,40 +251,28 @@ pub(crate) unsafe fn target<'a>(
 
 /// Returns the operation of a C work request. Fails with `EOPNOTSUPP` for operations that the
 /// device lacks, and with `EINVAL` for unknown ones.
-///
-/// # Safety
-/// The objects that `request` names must be NULL or live.
 //= PST-10
 #[inline(always)]
-unsafe fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
+fn operation(request: Request<'_, ibv_send_wr>) -> Result<SendOp, Errno> {
     match request.opcode {
         IBV_WR_SEND => Ok(SendOp::Send { imm: None }),
         IBV_WR_RDMA_WRITE => {
-            // SAFETY: all members of the union are integers, for which any bytes are a value. The
-            // opcode says that the program has set this one.
-            let rdma = unsafe { request.wr.rdma };
+            let rdma = request.rdma();
             Ok(SendOp::Write {
                 va: rdma.remote_addr,
                 rkey: Rkey::new(rdma.rkey),
                 imm: None,
             })
         }
-        // SAFETY: same contract.
-        _ => unsafe { other_operation(request) },
+        _ => other_operation(request),
     }
 }
 
 /// Like [`operation`], for all but plain SEND and WRITE.
-///
-/// # Safety
-/// As for [`operation`].
-unsafe fn other_operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
+fn other_operation(request: Request<'_, ibv_send_wr>) -> Result<SendOp, Errno> {
     let imm = Some(request.imm_data.to_ne_bytes());
-    // SAFETY: all members of the union are integers, for which any bytes are a value. The opcode
-    // says which one the program has set.
-    let rdma = unsafe { request.wr.rdma };
-    // SAFETY: as above.
-    let atomic = unsafe { request.wr.atomic };
+    let rdma = request.rdma();
+    let atomic = request.atomic();
     let (va, rkey) = (rdma.remote_addr, Rkey::new(rdma.rkey));
     Ok(match request.opcode {
         IBV_WR_SEND_WITH_IMM => SendOp::Send { imm },
@@ -432,16 +296,14 @@ unsafe fn other_operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
             rkey: Rkey::new(request.imm_data),
         },
         IBV_WR_BIND_MW => {
-            // SAFETY: as for the other unions, and the opcode says that it is this member.
-            let bind = unsafe { &request.bind_mw.bind_mw };
-            // SAFETY: same contract.
-            unsafe { mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info) }?
+            let (mw, rkey, info) = request.bind().ok_or(Errno::INVAL)?;
+            mw::bind_operation(mw, rkey, &info)?
         }
         IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { va, rkey },
         // `ibv_send_wr` has no members for the operands of a FLUSH. `ibv_wr_flush` takes them.
-        IBV_WR_FLUSH => return Err(not_an_operation(Errno::OPNOTSUPP, request)),
+        IBV_WR_FLUSH => return Err(not_an_operation(Errno::OPNOTSUPP, &request)),
         // This includes TSO, which RC does not have.
-        _ => return Err(not_an_operation(Errno::INVAL, request)),
+        _ => return Err(not_an_operation(Errno::INVAL, &request)),
     })
 }
 
@@ -464,25 +326,21 @@ pub(crate) const fn to_sge(sge: ibv_sge) -> Sge {
 ///
 /// # Errors
 /// `EINVAL` for a count out of range or a missing list, and any error of `f`.
-///
-/// # Safety
-/// `list` must have `count` readable entries.
 #[inline(always)]
-pub(crate) unsafe fn with_sges<T>(
-    list: *const ibv_sge,
-    count: c_int,
+pub(crate) fn with_sges<T>(
+    list: List<'_, ibv_sge>,
     f: impl FnOnce(&[Sge]) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     let (one, all);
-    let sges: &[Sge] = if count == 1 && !list.is_null() {
-        // SAFETY: by contract there is one entry.
-        one = [to_sge(unsafe { list.read() })];
+    let sges: &[Sge] = if list.count() == 1
+        && let Some(sge) = list.get(0)
+    {
+        one = [to_sge(sge)];
         &one
-    } else if count == 0 {
+    } else if list.count() == 0 {
         &[]
     } else {
-        // SAFETY: same contract.
-        all = unsafe { all_sges(list, count) }?;
+        all = all_sges(list)?;
         all.0.get(..all.1).unwrap_or(&[])
     };
     // Called in one place, so that the compiler inlines it once.
@@ -490,12 +348,9 @@ pub(crate) unsafe fn with_sges<T>(
 }
 
 /// Copies a list of one or more entries. Returns the array and the number of entries.
-///
-/// # Safety
-/// As for [`with_sges`].
 #[inline(never)]
-unsafe fn all_sges(list: *const ibv_sge, count: c_int) -> Result<([Sge; MAX_SGE], usize), Errno> {
-    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+fn all_sges(list: List<'_, ibv_sge>) -> Result<([Sge; MAX_SGE], usize), Errno> {
+    let count = usize::try_from(list.count()).map_err(|_| Errno::INVAL)?;
     let mut sges = [Sge::default(); MAX_SGE];
     if count > MAX_SGE || list.is_null() {
         let what = format!(
@@ -503,9 +358,8 @@ unsafe fn all_sges(list: *const ibv_sge, count: c_int) -> Result<([Sge; MAX_SGE]
         );
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
-    for (index, sge) in sges.iter_mut().enumerate().take(count) {
-        // SAFETY: by contract there are `count` entries.
-        *sge = to_sge(unsafe { list.add(index).read() });
+    for (sge, entry) in sges.iter_mut().zip(list.iter()) {
+        *sge = to_sge(entry);
     }
     Ok((sges, count))
 }
@@ -523,11 +377,8 @@ pub(crate) struct InlineLimits {
 ///
 /// # Errors
 /// `EINVAL` for more entries or bytes than `limits` allows, and any error of `f`.
-///
-/// # Safety
-/// The list must have `num_sge` readable entries that name readable buffers.
-unsafe fn with_inline_data<T>(
-    request: &ibv_send_wr,
+fn with_inline_data<T>(
+    request: Request<'_, ibv_send_wr>,
     limits: InlineLimits,
     f: impl FnOnce(&[u8]) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
@@ -546,52 +397,38 @@ unsafe fn with_inline_data<T>(
     };
     let mut filled = 0;
     for index in 0..count {
-        // SAFETY: by contract there are `count` entries.
-        let sge = unsafe { request.sg_list.add(index).read() };
-        let len = usize::try_from(sge.length).map_err(|_| Errno::INVAL)?;
+        let data = request.inline(index).ok_or(Errno::INVAL)?;
+        let len = data.len();
         if len > max_len - filled {
             let what = format!("more inline data than max_inline_data, {max_len} bytes");
             let advice =
                 "request more in ibv_create_qp (cap.max_inline_data), or do not send inline";
             return Err(Errno::INVAL.because(Reason::new(what, advice)));
         }
-        let source = usize::try_from(sge.addr).map_err(|_| Errno::INVAL)?;
+        if data.is_null() && len > 0 {
+            return Err(Errno::INVAL.because(Reason::new("inline data are at NULL", "")));
+        }
         let target = space.get_mut(filled..filled + len).ok_or(Errno::INVAL)?;
-        // SAFETY: by contract the entry names `len` readable bytes of the program. `target` is
-        // local and has as many.
-        unsafe { copy_in(source, target) };
+        data.copy_to(target);
         filled += len;
     }
     f(space.get(..filled).unwrap_or(&[]))
 }
 
-/// Copies from an address of the program.
-///
-/// # Safety
-/// `target.len()` bytes at `source` must be readable and not be inside `target`.
-pub(crate) unsafe fn copy_in(source: usize, target: &mut [u8]) {
-    if target.is_empty() {
-        return;
-    }
-    let source: *const u8 = ptr::with_exposed_provenance(source);
-    // SAFETY: same contract.
-    unsafe { ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
-}
-
 #[cfg(test)]
 mod tests {
-    use rocade_abi::{ibv_send_wr_atomic, ibv_send_wr_rdma, ibv_send_wr_remote};
+    use rocade_abi::{IBV_SEND_INLINE, ibv_send_wr_atomic, ibv_send_wr_rdma, ibv_send_wr_remote};
 
     use super::*;
+    use crate::args::zeroed;
 
     fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
         // SAFETY: no request here names an object.
-        unsafe { super::operation(request) }
+        super::operation(unsafe { Request::new(request) })
     }
 
     fn request(opcode: u32) -> ibv_send_wr {
-        // SAFETY: zero bytes are a value for all members.
-        let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
+        let mut wr: ibv_send_wr = zeroed();
         wr.opcode = opcode;
         wr
     }
@@ -673,11 +510,12 @@ mod tests {
         };
         let count = |list: *const ibv_sge, count| {
             // SAFETY: no more than one entry is read from a list that has one.
-            unsafe { with_sges(list, count, |sges| Ok(sges.len())) }
+            let list = unsafe { List::new(list, count) };
+            with_sges(list, |sges| Ok(sges.len()))
         };
         assert_eq!(count(&raw const sge, 1), Ok(1));
-        assert_eq!(count(ptr::null(), 0), Ok(0));
-        assert_eq!(count(ptr::null(), 1), Err(Errno::INVAL));
+        assert_eq!(count(std::ptr::null(), 0), Ok(0));
+        assert_eq!(count(std::ptr::null(), 1), Err(Errno::INVAL));
         assert_eq!(count(&raw const sge, -1), Err(Errno::INVAL));
         assert_eq!(count(&raw const sge, 33), Err(Errno::INVAL));
     }
@@ -702,14 +540,14 @@ mod tests {
         let mut wr = request(IBV_WR_SEND);
         wr.sg_list = list.as_mut_ptr();
         wr.num_sge = 2;
-        // SAFETY: the list names parts of `data`.
-        let collected = unsafe { with_inline_data(&wr, limits(2, 3), |data| Ok(data.to_vec())) };
-        assert_eq!(collected, Ok(vec![3, 4, 1]));
-        // SAFETY: as above.
-        let refused = unsafe { with_inline_data(&wr, limits(2, 2), |data| Ok(data.to_vec())) };
-        assert_eq!(refused, Err(Errno::INVAL));
-        // SAFETY: as above.
-        let refused = unsafe { with_inline_data(&wr, limits(1, 3), |data| Ok(data.to_vec())) };
-        assert_eq!(refused, Err(Errno::INVAL));
+        wr.send_flags = IBV_SEND_INLINE;
+        let collect = |entries, bytes| {
+            // SAFETY: the list names parts of `data`.
+            let request = unsafe { Request::new(&wr) };
+            with_inline_data(request, limits(entries, bytes), |data| Ok(data.to_vec()))
+        };
+        assert_eq!(collect(2, 3), Ok(vec![3, 4, 1]));
+        assert_eq!(collect(2, 2), Err(Errno::INVAL));
+        assert_eq!(collect(1, 3), Err(Errno::INVAL));
     }
 }

@@ -13,16 +13,21 @@ use rocade_abi::{ibv_buf, ibv_mr, ibv_pd};
 use rocade_emulator::{AccessFlags, VerbsError};
 
 use crate::{
+    args::{Handle, Last, Out},
     diagnostics::Reason,
     ffi::{Errno, neg_verb, ptr_verb},
-    handle::CHandle,
+    handle::{CHandle, objects},
     mapping::Mapping,
     mr::{self, Extent},
-    pd_mr::{PdObject, WeakPdRef},
+    pd_mr::WeakPdRef,
 };
 
 /// A buffer.
 type BufferObject = CHandle<ibv_buf, BufferState>;
+
+objects! {
+    ibv_buf: ibv_buf, BufferState;
+}
 
 /// The Rust state of an `ibv_buf`.
 pub(crate) struct BufferState {
@@ -34,14 +39,13 @@ pub(crate) struct BufferState {
 /// `ibv_alloc_buf`: returns the address of a new zeroed buffer, at the start of a page.
 ///
 /// EINVAL for length 0, ENOMEM without memory.
-pub(crate) unsafe extern "C" fn ibv_alloc_buf(
-    pd: *mut ibv_pd,
+pub(crate) extern "C" fn ibv_alloc_buf(
+    pd: Handle<'_, ibv_pd>,
     size: usize,
-    buf: *mut *mut ibv_buf,
+    buf: Out<'_, *mut ibv_buf>,
 ) -> *mut c_void {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or a live domain.
-        let domain = unsafe { PdObject::borrow(pd) }?.inner().pd_ref();
+        let domain = pd.get()?.inner().pd_ref();
         if buf.is_null() {
             return Err(VerbsError::InvalidArgument("buf").into());
         }
@@ -50,34 +54,31 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
         let domain = domain.downgrade();
         let state = BufferState { memory, domain };
         let object = BufferObject::create(|_| Ok((ibv_buf::new(), state)))?;
-        // SAFETY: by contract writable, and not NULL.
-        unsafe { buf.write(object) };
+        buf.write(object)?;
         Ok(addr)
     })
 }
 
 /// `ibv_free_buf`. Regions of the buffer keep its memory until they are deregistered.
-pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
+pub(crate) extern "C" fn ibv_free_buf(buf: Last<'_, ibv_buf>) {
     // The call cannot report an error. `ptr_verb` prints it where the program asks for that.
     let _ = ptr_verb(|| {
-        // SAFETY: by contract a live buffer that is not used afterwards.
-        unsafe { BufferObject::destroy(buf, |_| Ok(())) }?;
+        buf.destroy(|_| Ok(()))?;
         Ok(ptr::null_mut::<c_void>())
     });
 }
 
 /// `ibv_reg_buf_mr`.
-pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
-    pd: *mut ibv_pd,
-    buf: *mut ibv_buf,
+pub(crate) extern "C" fn ibv_reg_buf_mr(
+    pd: Handle<'_, ibv_pd>,
+    buf: Handle<'_, ibv_buf>,
     addr: *mut c_void,
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
     ptr_verb(|| {
         let access = AccessFlags::from_bits_retain(access.cast_unsigned());
-        // SAFETY: same contract.
-        unsafe { register(pd, buf, (addr, length, None), access) }
+        register(pd, buf, (addr, length, None), access)
     })
 }
 
@@ -87,42 +88,29 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
 /// # Errors
 /// `EINVAL` for a range outside the buffer, or if the buffer was allocated with another domain, and
 /// any error of the emulator.
-///
-/// # Safety
-/// Each of `pd` and `buf` must be NULL or live.
-pub(crate) unsafe fn register(
-    pd: *mut ibv_pd,
-    buf: *mut ibv_buf,
+pub(crate) fn register(
+    pd: Handle<'_, ibv_pd>,
+    buf: Handle<'_, ibv_buf>,
     (addr, length, iova): (*mut c_void, usize, Option<u64>),
     access: AccessFlags,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: same contract.
-    let domain = unsafe { PdObject::borrow(pd) }?.inner().pd_ref();
-    // SAFETY: same contract.
-    let buffer = unsafe { BufferObject::borrow(buf) }?.inner();
+    let domain = pd.get()?.inner().pd_ref();
+    let buffer = buf.get()?.inner();
     if !buffer.domain.is(&domain) {
         return Err(VerbsError::InvalidArgument("domain of the buffer").into());
     }
-    let start = addr.addr().checked_sub(buffer.memory.addr().addr());
-    let end = start.and_then(|start| start.checked_add(length));
-    if end.is_none_or(|end| end > buffer.memory.len()) {
-        return Err(VerbsError::InvalidArgument("range of the buffer").into());
-    }
-    let extent = Extent {
-        addr,
-        length,
-        memory: Some(Arc::clone(&buffer.memory)),
-    };
-    let start = addr.expose_provenance() as u64;
-    // SAFETY: the region holds the mapping, which contains the range.
-    unsafe { mr::register_extent(pd, start, iova.unwrap_or(start), access, extent) }
+    let outside = || VerbsError::InvalidArgument("range of the buffer");
+    let offset = addr.addr().checked_sub(buffer.memory.addr().addr());
+    let range = (offset.ok_or_else(outside)?, length);
+    let extent = Extent::mapped(addr, range, Arc::clone(&buffer.memory));
+    let iova = iova.unwrap_or(addr.addr() as u64);
+    mr::register(pd, extent.map_err(|_| outside())?, iova, access)
 }
 
 /// `ibv_export_buf_dmabuf_fd`: fails with ENODATA, because no buffer is a DMA-buf.
-pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
+pub(crate) extern "C" fn ibv_export_buf_dmabuf_fd(buf: Handle<'_, ibv_buf>) -> c_int {
     neg_verb(|| {
-        // SAFETY: by contract NULL or a live buffer.
-        unsafe { BufferObject::borrow(buf) }?;
+        buf.get()?;
         let what = "the buffer is ordinary memory, not a DMA-buf";
         let advice = "register a memfd or a DMA-buf of udmabuf with ibv_reg_dmabuf_mr";
         Err(Errno::NODATA.because(Reason::new(what, advice)))

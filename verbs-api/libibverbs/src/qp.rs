@@ -7,8 +7,8 @@ use std::{
 };
 
 use rocade_abi::{
-    IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_XRC_RECV, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_xrcd,
+    IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_XRC_RECV, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_xrcd,
 };
 use rocade_emulator::{
     DciInit, DciStreams, Mtu, Pd, Qp, QpAttr, QpAttrMask, QpInitAttr, QpType, RxHash, VerbsError,
@@ -16,6 +16,7 @@ use rocade_emulator::{
 };
 
 use crate::{
+    args::{Handle, In, InOut, Last, New, Out, View, member, zeroed},
     buffer::{Buffer, Purpose},
     context::ContextObject,
     cq,
@@ -23,21 +24,24 @@ use crate::{
     dv::Builders,
     exp::qp::ExpQpAttr,
     explain::{self, Modify},
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
     huge_pages,
-    pd_mr::{PdObject, PdRef},
+    pd_mr::PdRef,
     post::InlineLimits,
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
     rss::TableState,
-    srq::SrqObject,
     wr_batch::WrBatch,
     wr_build,
-    xrcd::XrcdObject,
 };
 
 /// A queue pair. Each one is created as an extended QP, which begins with the plain one.
 pub(crate) type QpObject = CHandle<ibv_qp_ex, QpState>;
+
+objects! {
+    ibv_qp: ibv_qp_ex, QpState;
+    ibv_qp_ex: ibv_qp_ex, QpState;
+}
 
 /// The Rust state of an `ibv_qp`.
 pub(crate) struct QpState {
@@ -151,22 +155,20 @@ impl QpState {
     }
 }
 
-/// Creates a QP and writes the granted sizes back to `init`. `fill_in` adds the functions of an
+/// Creates a QP and writes the granted sizes to `granted`. `fill_in` adds the functions of an
 /// extended QP.
 ///
 /// # Errors
 /// `EINVAL` without CQs or with an unknown type, and any error of the emulator.
-///
-/// # Safety
-/// `pd` and the objects that `init` points at must be NULL or alive.
 //= QPC-01
 //= QPC-02
-pub(crate) unsafe fn create(
-    pd: *mut ibv_pd,
-    init: &mut ibv_qp_init_attr,
+pub(crate) fn create(
+    pd: Handle<'_, ibv_pd>,
+    init: &View<'_, ibv_qp_init_attr>,
+    granted: Out<'_, ibv_qp_cap>,
     max_tso_header: u16,
     fill_in: Option<fn(&mut ibv_qp_ex)>,
-) -> Result<*mut ibv_qp, Errno> {
+) -> Result<New<ibv_qp>, Errno> {
     let qp_type = QpType::from_code(init.qp_type).ok_or_else(|| {
         Errno::INVAL.because(explain::qp_type_missing(&format!("{}", init.qp_type)))
     })?;
@@ -175,93 +177,66 @@ pub(crate) unsafe fn create(
         let advice = "ibv_create_qp_ex with IBV_QP_INIT_ATTR_XRCD";
         return Err(Errno::INVAL.because(Reason::new(what, advice)));
     }
-    // SAFETY: same contract.
-    unsafe {
-        create_as(pd, init, max_tso_header, fill_in, qp_type, |pd, attr| {
-            pd.create_qp(attr)
-        })
-    }
+    let place = (init, granted);
+    create_as(pd, place, max_tso_header, fill_in, qp_type, |pd, attr| {
+        pd.create_qp(attr)
+    })
 }
 
 /// Creates a DC initiator. Ignores its SRQ, as mlx5 does.
 ///
 /// # Errors
 /// As for [`create`].
-///
-/// # Safety
-/// The objects that `init` points at must be NULL or alive.
 //= DC-05
-pub(crate) unsafe fn create_initiator(
-    init: &mut ibv_qp_init_attr_ex,
+pub(crate) fn create_initiator(
+    init: &View<'_, ibv_qp_init_attr_ex>,
+    granted: Out<'_, ibv_qp_cap>,
     with_table: bool,
     streams: Option<DciStreams>,
-) -> Result<*mut ibv_qp, Errno> {
-    let mut short = ibv_qp_init_attr {
-        qp_context: init.qp_context,
-        send_cq: init.send_cq,
-        recv_cq: init.recv_cq,
-        srq: ptr::null_mut(),
-        cap: init.cap,
-        qp_type: init.qp_type,
-        sq_sig_all: init.sq_sig_all,
-    };
+) -> Result<New<ibv_qp>, Errno> {
+    // SAFETY: changes no other pointer.
+    let short = unsafe { init.short().with(|short| short.srq = ptr::null_mut()) };
     let table: Option<fn(&mut ibv_qp_ex)> = if with_table {
         Some(wr_build::install)
     } else {
         None
     };
     let make = |pd: &Pd, attr| pd.create_dci(attr, DciInit { streams });
-    // SAFETY: same contract.
-    let qp = unsafe { create_as(init.pd, &mut short, 0, table, QpType::DcInitiator, make) }?;
-    init.cap = short.cap;
-    Ok(qp)
+    let place = (&short, granted);
+    create_as(init.pd(), place, 0, table, QpType::DcInitiator, make)
 }
 
-/// # Safety
-/// `pd` and the objects that `init` points at must be NULL or alive.
-unsafe fn create_as(
-    pd: *mut ibv_pd,
-    init: &mut ibv_qp_init_attr,
+fn create_as(
+    pd: Handle<'_, ibv_pd>,
+    (init, place): (&View<'_, ibv_qp_init_attr>, Out<'_, ibv_qp_cap>),
     max_tso_header: u16,
     fill_in: Option<fn(&mut ibv_qp_ex)>,
     qp_type: QpType,
     make: impl FnOnce(&Pd, QpInitAttr) -> Result<Qp, VerbsError>,
-) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: same contract.
-    let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
-    // SAFETY: same contract.
-    let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or_else(no_cq)?;
+) -> Result<New<ibv_qp>, Errno> {
+    let pd_state = pd.get()?.inner();
+    let send_cq = cq::optional(init.send_cq())?.ok_or_else(no_cq)?;
     let recv_cq = match qp_type {
         // An XRC initiator receives nothing.
         QpType::XrcSend => send_cq.clone(),
         //= DC-05
         QpType::DcInitiator => {
-            // SAFETY: same contract.
-            let recv_cq = unsafe { cq::optional(init.recv_cq) }?;
+            let recv_cq = cq::optional(init.recv_cq())?;
             recv_cq.unwrap_or_else(|| send_cq.clone())
         }
-        // SAFETY: same contract.
-        _ => unsafe { cq::optional(init.recv_cq) }?.ok_or_else(no_cq)?,
+        _ => cq::optional(init.recv_cq())?.ok_or_else(no_cq)?,
     };
-    let srq = if init.srq.is_null() {
-        None
-    } else {
-        // SAFETY: same contract.
-        Some(
-            unsafe { SrqObject::borrow(init.srq) }?
-                .inner()
-                .srq()
-                .clone(),
-        )
+    let srq = match init.srq().some() {
+        Some(srq) => Some(srq.get()?.inner().srq().clone()),
+        None => None,
     };
     let cap = cap_from_c(&init.cap);
     let sq_sig_all = init.sq_sig_all != 0;
     let entries = cap.max_send_wr.saturating_add(cap.max_recv_wr);
-    // SAFETY: same contract. The QP keeps the domain in use.
-    let buffer = unsafe { pd_state.buffer(pd, entries, Purpose::Qp) }?;
+    let buffer = pd_state.buffer(pd, entries, Purpose::Qp)?;
     huge_pages::check(pd_state.context(), huge_pages::Kind::Qp)?;
     let like = pd_state.context().context().device().like;
-    let object = QpObject::create(|address| {
+    create_object(|address| {
         let cookie = address.expose_provenance() as u64;
         let attr = QpInitAttr {
             send_cq,
@@ -277,9 +252,9 @@ unsafe fn create_as(
             Errno(error.errno()).because(reason)
         })?;
         let granted = qp.query().1;
-        init.cap = cap_to_c(&granted);
+        place.write(cap_to_c(&granted))?;
         let mut c = c_part(pd_state.context(), init.qp_context, &qp, init.qp_type);
-        c.qp_base.pd = pd;
+        c.qp_base.pd = pd.as_ptr();
         c.qp_base.send_cq = init.send_cq;
         c.qp_base.recv_cq = init.recv_cq;
         c.qp_base.srq = init.srq;
@@ -298,39 +273,33 @@ unsafe fn create_as(
             ..QpState::new(qp, qp_type, pd_state.context())
         };
         Ok((c, state))
-    })?;
-    Ok(object.cast())
+    })
 }
 
 /// Creates an RSS QP, which spreads frames over the WQs of a table. It has no queues of its own.
 ///
 /// # Errors
 /// Any error of the emulator.
-///
-/// # Safety
-/// `pd` must be NULL or a live domain.
-pub(crate) unsafe fn create_rss(
-    pd: *mut ibv_pd,
+pub(crate) fn create_rss(
+    pd: Handle<'_, ibv_pd>,
     qp_context: *mut c_void,
     table: &TableState,
     hash: RxHash,
-) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: same contract.
-    let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
-    let object = QpObject::create(|address| {
+) -> Result<New<ibv_qp>, Errno> {
+    let pd_state = pd.get()?.inner();
+    create_object(|address| {
         let cookie = address.expose_provenance() as u64;
         let qp = pd_state.pd().create_rss_qp(table.queues(), hash, cookie)?;
         let qp_type = QpType::RawPacket;
         let mut c = c_part(pd_state.context(), qp_context, &qp, qp_type.code());
-        c.qp_base.pd = pd;
+        c.qp_base.pd = pd.as_ptr();
         let state = QpState {
             _table: Some(table.pd_ref()),
             _pd: Some(pd_state.pd_ref()),
             ..QpState::new(qp, qp_type, pd_state.context())
         };
         Ok((c, state))
-    })?;
-    Ok(object.cast())
+    })
 }
 
 /// Creates the C object of a DC target that is used as a QP. `make` creates the target with the
@@ -338,19 +307,16 @@ pub(crate) unsafe fn create_rss(
 ///
 /// # Errors
 /// Any error of the emulator.
-///
-/// # Safety
-/// The objects that `init` points at must be NULL or alive.
 //= DCU-02 DCU-05
-pub(crate) unsafe fn create_dct(
-    init: &mut ibv_qp_init_attr_ex,
+pub(crate) fn create_dct(
+    init: &View<'_, ibv_qp_init_attr_ex>,
+    granted: Out<'_, ibv_qp_cap>,
     make: impl FnOnce(&Pd, u64) -> Result<Qp, VerbsError>,
-) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: same contract.
-    let pd_state = unsafe { PdObject::borrow(init.pd) }?.inner();
-    let object = QpObject::create(|address| {
+) -> Result<New<ibv_qp>, Errno> {
+    let pd_state = init.pd().get()?.inner();
+    create_object(|address| {
         let qp = make(pd_state.pd(), address.expose_provenance() as u64)?;
-        init.cap = cap_to_c(&qp.query().1);
+        granted.write(cap_to_c(&qp.query().1))?;
         //= DCU-04
         let mut c = c_part(pd_state.context(), init.qp_context, &qp, init.qp_type);
         c.qp_base.pd = init.pd;
@@ -362,8 +328,7 @@ pub(crate) unsafe fn create_dct(
             ..QpState::new(qp, QpType::DcTarget, pd_state.context())
         };
         Ok((c, state))
-    })?;
-    Ok(object.cast())
+    })
 }
 
 /// Creates the C object of an XRC target. `make` creates or opens the target with the given cookie.
@@ -371,32 +336,34 @@ pub(crate) unsafe fn create_dct(
 ///
 /// # Errors
 /// Any error of the emulator.
-///
-/// # Safety
-/// `xrcd` must be NULL or a live XRC domain.
 //= XRC-01
-pub(crate) unsafe fn target(
-    xrcd: *mut ibv_xrcd,
+pub(crate) fn target(
+    xrcd: Handle<'_, ibv_xrcd>,
     qp_context: *mut c_void,
     make: impl FnOnce(&Xrcd, u64) -> Result<Qp, VerbsError>,
-) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: same contract.
-    let xrcd = unsafe { XrcdObject::borrow(xrcd) }?.inner();
-    let object = QpObject::create(|address| {
+) -> Result<New<ibv_qp>, Errno> {
+    let xrcd = xrcd.get()?.inner();
+    create_object(|address| {
         let qp = make(xrcd.xrcd(), address.expose_provenance() as u64)?;
         let mut c = c_part(xrcd.context(), qp_context, &qp, IBV_QPT_XRC_RECV);
         // An opened target may be in any state.
         c.qp_base.state = qp.state().code();
         Ok((c, QpState::new(qp, QpType::XrcRecv, xrcd.context())))
-    })?;
-    Ok(object.cast())
+    })
+}
+
+/// Creates the object of a QP (see [`CHandle::create`]).
+fn create_object(
+    build: impl FnOnce(*mut ibv_qp_ex) -> Result<(ibv_qp_ex, QpState), Errno>,
+) -> Result<New<ibv_qp>, Errno> {
+    let object = QpObject::create(build)?;
+    // SAFETY: just created. An extended QP begins with the plain one.
+    Ok(unsafe { New::new(object.cast()) })
 }
 
 /// Returns the C part of a new QP, in RESET and without the objects that it uses.
 fn c_part(context: &ContextObject, qp_context: *mut c_void, qp: &Qp, qp_type: u32) -> ibv_qp_ex {
-    // SAFETY: the structure consists of integers, pointers, optional function pointers and
-    // pthread objects, for all of which zero bytes are a value.
-    let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    let mut c: ibv_qp_ex = zeroed();
     c.qp_base.context = context.as_c();
     c.qp_base.qp_context = qp_context;
     c.qp_base.qp_num = qp.qp_num().get();
@@ -411,24 +378,18 @@ fn no_cq() -> Errno {
 }
 
 /// `ibv_create_qp`.
-pub(crate) unsafe extern "C" fn ibv_create_qp(
-    pd: *mut ibv_pd,
-    init: *mut ibv_qp_init_attr,
+pub(crate) extern "C" fn ibv_create_qp(
+    pd: Handle<'_, ibv_pd>,
+    init: InOut<'_, ibv_qp_init_attr>,
 ) -> *mut ibv_qp {
-    ptr_verb(|| {
-        // SAFETY: by contract NULL or valid.
-        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: same contract.
-        unsafe { create(pd, init, 0, None) }
-    })
+    ptr_verb(|| Ok(create(pd, &init.read()?, init.cap(), 0, None)?.into_c()))
 }
 
 /// `ibv_qp_to_qp_ex`: returns NULL unless the QP was created with `send_ops_flags`.
 //= WRX-01
-pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+pub(crate) extern "C" fn ibv_qp_to_qp_ex(qp: Handle<'_, ibv_qp>) -> *mut ibv_qp_ex {
     ptr_verb(|| {
-        // SAFETY: by contract a live QP.
-        let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        let object = qp.get()?;
         if object.inner().has_wr_table {
             Ok(object.c())
         } else if object.inner().qp_type() == QpType::DcTarget {
@@ -443,16 +404,14 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
 }
 
 /// `ibv_modify_qp`.
-pub(crate) unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
+pub(crate) extern "C" fn ibv_modify_qp(
+    qp: Handle<'_, ibv_qp>,
+    attr: In<'_, ibv_qp_attr>,
     attr_mask: c_int,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
-        // SAFETY: by contract a live QP.
-        unsafe { modify(qp, &attr, attr_mask.cast_unsigned(), None, false) }
+        let attr = attr.read()?;
+        modify(qp, &attr, attr_mask.cast_unsigned(), None, false)
     })
 }
 
@@ -461,19 +420,15 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 ///
 /// # Errors
 /// Any error of the emulator.
-///
-/// # Safety
-/// `qp` must be NULL or a live queue pair.
 //= DCS-09
-pub(crate) unsafe fn modify(
-    qp: *mut ibv_qp,
+pub(crate) fn modify(
+    qp: Handle<'_, ibv_qp>,
     attr: &ibv_qp_attr,
     bits: u32,
     dc_key: Option<u64>,
     experimental: bool,
 ) -> Result<(), Errno> {
-    // SAFETY: same contract.
-    let object = unsafe { QpObject::borrow(qp.cast()) }?;
+    let object = qp.get()?;
     let known = QpAttrMask::from_bits(bits);
     let known = known.filter(|mask| !mask.contains(QpAttrMask::DC_KEY));
     let mut mask = known.ok_or_else(|| {
@@ -489,29 +444,25 @@ pub(crate) unsafe fn modify(
     let outcome = state.qp.modify_by(&attr_of_mask, mask, experimental);
     outcome.map_err(|error| state.refused(&attr_of_mask, mask, &error))?;
     if bits & IBV_QP_STATE != 0 {
-        // SAFETY: the C part is alive. The program only reads this member.
-        unsafe { (*object.c()).qp_base.state = attr.qp_state };
+        object.set_member(member!(ibv_qp_ex, qp_base.state), attr.qp_state);
     }
     Ok(())
 }
 
 /// `ibv_query_qp`: returns all attributes, whatever the mask.
 //= QPC-04
-pub(crate) unsafe extern "C" fn ibv_query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
+pub(crate) extern "C" fn ibv_query_qp(
+    qp: Handle<'_, ibv_qp>,
+    attr: Out<'_, ibv_qp_attr>,
     _attr_mask: c_int,
-    init: *mut ibv_qp_init_attr,
+    init: Out<'_, ibv_qp_init_attr>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live QP.
-        let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        let object = qp.get()?;
         object.inner().qp.check_present()?;
         let (current, cap) = object.inner().qp.query();
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(attr, attr_to_c(&current, &cap)) }?;
-        // SAFETY: the C part is alive. The program only reads these members.
-        let base = unsafe { (*object.c()).qp_base };
+        attr.write(attr_to_c(&current, &cap))?;
+        let base = object.member(member!(ibv_qp_ex, qp_base));
         if !init.is_null() {
             let value = ibv_qp_init_attr {
                 qp_context: base.qp_context,
@@ -522,24 +473,21 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
                 qp_type: base.qp_type,
                 sq_sig_all: c_int::from(object.inner().qp.sq_sig_all()),
             };
-            // SAFETY: by contract writable.
-            unsafe { ffi::write(init, value) }?;
+            init.write(value)?;
         }
-        // SAFETY: the C part is alive. The program only reads this member.
-        unsafe { (*object.c()).qp_base.state = current.qp_state };
+        object.set_member(member!(ibv_qp_ex, qp_base.state), current.qp_state);
         Ok(())
     })
 }
 
 /// `ibv_destroy_qp`.
-pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: by contract a live QP that is not used afterwards.
-    int_verb(|| unsafe { QpObject::destroy(qp.cast(), |state| Ok(state.qp.destroy()?)) })
+pub(crate) extern "C" fn ibv_destroy_qp(qp: Last<'_, ibv_qp>) -> c_int {
+    int_verb(|| qp.destroy(|state| Ok(state.qp.destroy()?)))
 }
 
 /// `ibv_query_qp_data_in_order`: returns 0, because Rocade guarantees no order.
-pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
-    _qp: *mut ibv_qp,
+pub(crate) extern "C" fn ibv_query_qp_data_in_order(
+    _qp: Handle<'_, ibv_qp>,
     _op: c_uint,
     _flags: u32,
 ) -> c_int {
@@ -549,15 +497,13 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
 /// Context op `modify_qp_rate_limit`: paces to the rate. Ignores the hints on bursts and packet
 /// sizes.
 //= QPS-05
-pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_rate_limit_attr,
+pub(crate) extern "C" fn modify_qp_rate_limit(
+    qp: Handle<'_, ibv_qp>,
+    attr: In<'_, ibv_qp_rate_limit_attr>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live QP.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let state = qp.get()?.inner();
+        let attr = attr.read()?;
         let hints = attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0;
         if attr.comp_mask != 0 || (hints && attr.rate_limit == 0) {
             return Err(Errno::INVAL);
@@ -569,28 +515,24 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
 
 /// `ibv_query_ece`: returns the vendor of the device and no options, because there is nothing to
 /// negotiate.
-pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+pub(crate) extern "C" fn ibv_query_ece(qp: Handle<'_, ibv_qp>, ece: Out<'_, ibv_ece>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live QP.
-        let offer = unsafe { QpObject::borrow(qp.cast()) }?.inner().qp.ece();
+        let offer = qp.get()?.inner().qp.ece();
         let value = ibv_ece {
             vendor_id: offer.vendor_id,
             options: offer.options,
             comp_mask: 0,
         };
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(ece, value) }
+        ece.write(value)
     })
 }
 
 /// `ibv_set_ece`, in any state: accepts the peer's options and ignores them. A vendor ID of 0
 /// means that the peer does not support ECE (`EOPNOTSUPP`).
-pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+pub(crate) extern "C" fn ibv_set_ece(qp: Handle<'_, ibv_qp>, ece: In<'_, ibv_ece>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live QP.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        // SAFETY: by contract NULL or readable.
-        let offered = unsafe { ffi::read(ece) }?;
+        let state = qp.get()?.inner();
+        let offered = ece.read()?;
         state.qp.set_ece(Ece {
             vendor_id: offered.vendor_id,
             options: offered.options,

@@ -13,18 +13,18 @@ use rocade_abi::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
     IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
     IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET,
-    IBV_QPT_UD, IBV_QPT_XRC_RECV, ibv_context, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    IBV_QPT_UD, IBV_QPT_XRC_RECV, ibv_context, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr_ex,
+    ibv_qp_open_attr,
 };
 use rocade_emulator::{MAX_TSO_HEADER, QpCap, QpType, Qpn, Xrcd};
 
 use crate::{
-    context::ContextObject,
+    args::{Handle, In, InOut, New, Out, View, slot},
     diagnostics::Reason,
-    ffi::{self, Errno, ptr_verb},
-    qp::{self, QpObject},
+    ffi::{Errno, ptr_verb},
+    qp,
     qp_attr::cap_to_c,
-    rss::{self, TableObject},
+    rss::{self},
     wr_build,
 };
 
@@ -62,32 +62,24 @@ pub(crate) fn supported_ops(qp_type: u32) -> u64 {
 
 /// Context op `create_qp_ex`.
 //= WRX-01
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    context: *mut ibv_context,
-    init: *mut ibv_qp_init_attr_ex,
+pub(crate) extern "C" fn create_qp_ex(
+    context: Handle<'_, ibv_context>,
+    init: InOut<'_, ibv_qp_init_attr_ex>,
 ) -> *mut ibv_qp {
-    ptr_verb(|| {
-        // SAFETY: by contract NULL or valid.
-        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: same contract.
-        unsafe { create(context, init) }
-    })
+    ptr_verb(|| Ok(create(context, &init.read_known()?, init.cap())?.into_c()))
 }
 
-/// Creates a QP, and writes the granted sizes back to `init`.
+/// Creates a QP, and writes the granted sizes to `granted`.
 ///
 /// # Errors
 /// `EINVAL` for missing members, `EOPNOTSUPP` for unsupported or unknown ones, and any error of the
 /// emulator.
-///
-/// # Safety
-/// `context` and the objects that `init` names must be NULL or alive.
-pub(crate) unsafe fn create(
-    context: *mut ibv_context,
-    init: &mut ibv_qp_init_attr_ex,
-) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: same contract.
-    unsafe { ContextObject::borrow(context) }?;
+pub(crate) fn create(
+    context: Handle<'_, ibv_context>,
+    init: &View<'_, ibv_qp_init_attr_ex>,
+    granted: Out<'_, ibv_qp_cap>,
+) -> Result<New<ibv_qp>, Errno> {
+    context.get()?;
     let members = init.comp_mask;
     let known = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_XRCD
@@ -132,61 +124,44 @@ pub(crate) unsafe fn create(
         return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
     }
     if is_target {
-        // SAFETY: same contract.
-        let qp = unsafe { qp::target(init.xrcd, init.qp_context, Xrcd::create_target) }?;
-        init.cap = cap_to_c(&QpCap::default());
+        let qp = qp::target(init.xrcd(), init.qp_context, Xrcd::create_target)?;
+        granted.write(cap_to_c(&QpCap::default()))?;
         return Ok(qp);
     }
     if members & IBV_QP_INIT_ATTR_IND_TABLE != 0 {
-        // SAFETY: same contract.
-        return unsafe { create_rss(init) };
+        return create_rss(init, granted);
     }
     let max_tso_header = max_tso_header(init)?;
-    let mut short = ibv_qp_init_attr {
-        qp_context: init.qp_context,
-        send_cq: init.send_cq,
-        recv_cq: init.recv_cq,
-        srq: init.srq,
-        cap: init.cap,
-        qp_type: init.qp_type,
-        sq_sig_all: init.sq_sig_all,
-    };
     let table: Option<fn(&mut ibv_qp_ex)> = if with_table {
         Some(wr_build::install)
     } else {
         None
     };
-    // SAFETY: same contract.
-    let qp = unsafe { qp::create(init.pd, &mut short, max_tso_header, table) }?;
-    init.cap = short.cap;
+    let qp = qp::create(init.pd(), &init.short(), granted, max_tso_header, table)?;
     if blocks_own {
-        // SAFETY: created above, and only this thread has it.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        state.qp().block_own_multicast()?;
+        qp.get()?.inner().qp().block_own_multicast()?;
     }
     if with_table {
+        let flush = slot::of_6(wr_build::wr_flush) as *const c_void;
         // SAFETY: created above, and only this thread has it.
-        unsafe { QpObject::borrow(qp.cast())?.set_newer_op(wr_build::wr_flush as *const c_void) };
+        unsafe { qp.get()?.set_newer_op(flush) };
     }
     Ok(qp)
 }
 
 /// Creates an RSS QP, which spreads frames over the WQs of a table.
-///
-/// # Safety
-/// The objects that `init` names must be NULL or alive.
-unsafe fn create_rss(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+fn create_rss(
+    init: &View<'_, ibv_qp_init_attr_ex>,
+    granted: Out<'_, ibv_qp_cap>,
+) -> Result<New<ibv_qp>, Errno> {
     let has_hash = init.comp_mask & IBV_QP_INIT_ATTR_RX_HASH != 0;
     if !has_hash || init.qp_type != IBV_QPT_RAW_PACKET {
         return Err(Errno::INVAL);
     }
-    // SAFETY: same contract.
-    let hash = unsafe { rss::rx_hash(&init.rx_hash_conf) }?;
-    // SAFETY: same contract.
-    let table = unsafe { TableObject::borrow(init.rwq_ind_tbl) }?.inner();
-    // SAFETY: same contract.
-    let qp = unsafe { qp::create_rss(init.pd, init.qp_context, table, hash) }?;
-    init.cap = cap_to_c(&QpCap::default());
+    let hash = rss::rx_hash(init)?;
+    let table = init.rwq_ind_tbl().get()?.inner();
+    let qp = qp::create_rss(init.pd(), init.qp_context, table, hash)?;
+    granted.write(cap_to_c(&QpCap::default()))?;
     Ok(qp)
 }
 
@@ -211,15 +186,13 @@ fn max_tso_header(init: &ibv_qp_init_attr_ex) -> Result<u16, Errno> {
 
 /// Context op `open_qp`: opens another handle on an XRC target.
 //= XRC-11
-pub(crate) unsafe extern "C" fn open_qp(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_open_attr,
+pub(crate) extern "C" fn open_qp(
+    context: Handle<'_, ibv_context>,
+    attr: In<'_, ibv_qp_open_attr>,
 ) -> *mut ibv_qp {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        unsafe { ContextObject::borrow(context) }?;
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        context.get()?;
+        let attr = attr.read()?;
         let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
         let is_complete = attr.comp_mask & needed == needed;
         if !is_complete
@@ -235,8 +208,7 @@ pub(crate) unsafe extern "C" fn open_qp(
         };
         let number = Qpn::new(attr.qp_num);
         let open = |xrcd: &Xrcd, cookie| xrcd.open_target(number, cookie);
-        // SAFETY: by contract NULL or a live XRC domain.
-        unsafe { qp::target(attr.xrcd, qp_context, open) }
+        Ok(qp::target(attr.xrcd(), qp_context, open)?.into_c())
     })
 }
 

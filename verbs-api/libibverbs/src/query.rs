@@ -1,9 +1,6 @@
 //! Queries of the device, its port and its tables.
 
-use std::{
-    ffi::{c_int, c_uint},
-    mem,
-};
+use std::ffi::{c_int, c_uint};
 
 use rocade_abi::{
     IBV_DEVICE_ATOMIC_WRITE, IBV_DEVICE_FLUSH_GLOBAL, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2,
@@ -18,9 +15,9 @@ use rocade_abi::{
 use rocade_emulator::{DeviceAttr, GidEntry, GidKind, MAX_TSO, RSS_FIELDS, limits};
 
 use crate::{
-    context::ContextObject,
+    args::{Handle, In, InOut, Out, zeroed},
     diagnostics::Reason,
-    ffi::{self, Errno, fill, int_verb, neg_verb, to_int},
+    ffi::{Errno, fill, int_verb, neg_verb, to_int},
     rss,
 };
 
@@ -41,8 +38,7 @@ const SYSFS_GID_TYPE_ROCE_V2: c_uint = 1;
 const SYSFS_GID_TYPE_ROCE_V1: c_uint = 0;
 
 fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
-    // SAFETY: the structure consists of integers, for which zero is a value.
-    let mut c: ibv_device_attr = unsafe { mem::zeroed() };
+    let mut c: ibv_device_attr = zeroed();
     fill(&mut c.fw_ver, attr.fw_ver);
     c.node_guid = attr.node_guid.get().to_be();
     c.sys_image_guid = attr.sys_image_guid.get().to_be();
@@ -79,16 +75,14 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
 }
 
 /// `ibv_query_device`.
-pub(crate) unsafe extern "C" fn ibv_query_device(
-    context: *mut ibv_context,
-    attr: *mut ibv_device_attr,
+pub(crate) extern "C" fn ibv_query_device(
+    context: Handle<'_, ibv_context>,
+    attr: Out<'_, ibv_device_attr>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let context = context.get()?.context();
         context.check_present()?;
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(attr, device_attr(&context.device_attr())) }
+        attr.write(device_attr(&context.device_attr()))
     })
 }
 
@@ -96,8 +90,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 /// process, so every access faults in its pages or fails.
 //= ODP-01
 pub(crate) fn odp_caps() -> ibv_odp_caps {
-    // SAFETY: the structure consists of integers, for which zero is a value.
-    let mut caps: ibv_odp_caps = unsafe { mem::zeroed() };
+    let mut caps: ibv_odp_caps = zeroed();
     caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
     caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND
         | IBV_ODP_SUPPORT_RECV
@@ -120,19 +113,18 @@ pub(crate) fn dc_odp_caps() -> u32 {
 }
 
 /// Context op `query_device_ex`: writes as many bytes as the caller's structure has.
-pub(crate) unsafe extern "C" fn query_device_ex(
-    context: *mut ibv_context,
-    input: *const ibv_query_device_ex_input,
-    attr: *mut ibv_device_attr_ex,
+pub(crate) extern "C" fn query_device_ex(
+    context: Handle<'_, ibv_context>,
+    input: In<'_, ibv_query_device_ex_input>,
+    attr: Out<'_, ibv_device_attr_ex>,
     attr_size: usize,
 ) -> c_int {
     int_verb(|| {
-        // The capabilities are the same in a forked child. SAFETY: by contract an open context.
-        let object = unsafe { ContextObject::share_inherited(context) }?;
+        // The capabilities are the same in a forked child.
+        let object = context.share_inherited()?;
         let context = object.context();
         context.check_present()?;
-        // SAFETY: by contract NULL or readable.
-        if let Some(input) = unsafe { input.as_ref() }
+        if let Some(input) = input.optional()
             && input.comp_mask != 0
         {
             return Err(Errno::INVAL);
@@ -141,8 +133,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             return Err(Errno::INVAL);
         }
         let source = context.device_attr();
-        // SAFETY: the structure consists of integers, for which zero is a value.
-        let mut c: ibv_device_attr_ex = unsafe { mem::zeroed() };
+        let mut c: ibv_device_attr_ex = zeroed();
         c.orig_attr = device_attr(&source);
         c.completion_timestamp_mask = source.completion_timestamp_mask;
         c.hca_core_clock = source.hca_core_clock_khz;
@@ -154,7 +145,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.device_cap_flags_ex = u64::from(source.device_cap_flags);
         if !object.device().info().like.reports_odp_and_offloads() {
             // SAFETY: by contract NULL or writable for `attr_size` bytes.
-            return unsafe { ffi::write_prefix(attr, &c, attr_size) };
+            return unsafe { attr.write_prefix(&c, attr_size) };
         }
         c.odp_caps = odp_caps();
         c.xrc_odp_caps = c.odp_caps.per_transport_caps.rc_odp_caps;
@@ -173,23 +164,19 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.packet_pacing_caps.supported_qpts = 1 << IBV_QPT_RC;
         c.device_cap_flags_ex |= IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
         // SAFETY: by contract NULL or writable for `attr_size` bytes.
-        unsafe { ffi::write_prefix(attr, &c, attr_size) }
+        unsafe { attr.write_prefix(&c, attr_size) }
     })
 }
 
-/// # Safety
-/// `context` must be NULL or open, `attr` NULL or writable for `len` bytes.
-unsafe fn query_port(
-    context: *mut ibv_context,
+fn query_port(
+    context: Handle<'_, ibv_context>,
     port_num: u8,
-    attr: *mut ibv_port_attr,
+    attr: Out<'_, ibv_port_attr>,
     len: usize,
 ) -> Result<(), Errno> {
-    // SAFETY: same contract.
-    let context = unsafe { ContextObject::borrow(context) }?.context();
+    let context = context.get()?.context();
     let source = context.port_attr(port_num)?;
-    // SAFETY: the structure consists of integers, for which zero is a value.
-    let mut c: ibv_port_attr = unsafe { mem::zeroed() };
+    let mut c: ibv_port_attr = zeroed();
     (c.state, c.phys_state) = if source.active {
         (IBV_PORT_ACTIVE, PHYS_LINK_UP)
     } else {
@@ -210,42 +197,38 @@ unsafe fn query_port(
     c.link_layer = IBV_LINK_LAYER_ETHERNET;
     c.flags = IBV_QPF_GRH_REQUIRED;
     // SAFETY: same contract.
-    unsafe { ffi::write_prefix(attr, &c, len) }
+    unsafe { attr.write_prefix(&c, len) }
 }
 
 /// Context op `query_port`.
-pub(crate) unsafe extern "C" fn query_port_slot(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn query_port_slot(
+    context: Handle<'_, ibv_context>,
     port_num: u8,
-    attr: *mut ibv_port_attr,
+    attr: Out<'_, ibv_port_attr>,
     attr_len: usize,
 ) -> c_int {
-    // SAFETY: same contract.
-    int_verb(|| unsafe { query_port(context, port_num, attr, attr_len) })
+    int_verb(|| query_port(context, port_num, attr, attr_len))
 }
 
 /// `ibv_query_port` as a function, for callers whose structure ends before `port_cap_flags2`.
-pub(crate) unsafe extern "C" fn ibv_query_port(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_query_port(
+    context: Handle<'_, ibv_context>,
     port_num: u8,
-    attr: *mut ibv_port_attr,
+    attr: Out<'_, ibv_port_attr>,
 ) -> c_int {
-    // SAFETY: same contract, with a structure of the old length.
-    int_verb(|| unsafe { query_port(context, port_num, attr, OLD_PORT_ATTR_LEN) })
+    int_verb(|| query_port(context, port_num, attr, OLD_PORT_ATTR_LEN))
 }
 
 /// `ibv_query_port_speed`: the bandwidth of a port in units of 100 Mbit/s.
-pub(crate) unsafe extern "C" fn ibv_query_port_speed(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_query_port_speed(
+    context: Handle<'_, ibv_context>,
     port_num: c_uint,
-    speed: *mut u64,
+    speed: Out<'_, u64>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let context = context.get()?.context();
         let port = context.port_attr(u8::try_from(port_num).map_err(|_| Errno::INVAL)?)?;
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(speed, u64::from(port.gbit) * 10) }
+        speed.write(u64::from(port.gbit) * 10)
     })
 }
 
@@ -257,43 +240,35 @@ fn beyond(index: usize, len: usize) -> Errno {
 
 /// `ibv_query_gid`.
 //= ERN-03
-pub(crate) unsafe extern "C" fn ibv_query_gid(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_query_gid(
+    context: Handle<'_, ibv_context>,
     port_num: u8,
     index: c_int,
-    gid: *mut ibv_gid,
+    gid: Out<'_, ibv_gid>,
 ) -> c_int {
     neg_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let context = context.get()?.context();
         let entries = context.gid_entries_of(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         let entry = entries
             .get(index)
             .ok_or_else(|| beyond(index, entries.len()))?;
-        // SAFETY: by contract NULL or writable.
-        unsafe {
-            ffi::write(
-                gid,
-                ibv_gid {
-                    raw: entry.gid.octets(),
-                },
-            )
-        }?;
+        gid.write(ibv_gid {
+            raw: entry.gid.octets(),
+        })?;
         Ok(0)
     })
 }
 
 /// `ibv_query_gid_type` of the private version node.
-pub(crate) unsafe extern "C" fn ibv_query_gid_type(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_query_gid_type(
+    context: Handle<'_, ibv_context>,
     port_num: u8,
     index: c_uint,
-    gid_type: *mut c_uint,
+    gid_type: Out<'_, c_uint>,
 ) -> c_int {
     neg_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let context = context.get()?.context();
         let entries = context.gid_entries_of(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         let entry = entries
@@ -303,8 +278,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
             GidKind::RoceV1 => SYSFS_GID_TYPE_ROCE_V1,
             GidKind::RoceV2 => SYSFS_GID_TYPE_ROCE_V2,
         };
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(gid_type, kind) }?;
+        gid_type.write(kind)?;
         Ok(0)
     })
 }
@@ -326,17 +300,16 @@ fn gid_entry(port: u8, entry: &GidEntry) -> ibv_gid_entry {
 
 /// `ibv_query_gid_ex`: fails with `ENODATA` for an empty entry of the table.
 //= ERN-02
-pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_query_gid_ex(
+    context: Handle<'_, ibv_context>,
     port_num: u32,
     gid_index: u32,
-    entry: *mut ibv_gid_entry,
+    entry: Out<'_, ibv_gid_entry>,
     flags: u32,
     entry_size: usize,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let context = context.get()?.context();
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -350,23 +323,22 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
             return Err(Errno::NODATA);
         }
         // SAFETY: by contract NULL or writable for `entry_size` bytes.
-        unsafe { ffi::write_prefix(entry, &gid_entry(port, found), entry_size) }
+        unsafe { entry.write_prefix(&gid_entry(port, found), entry_size) }
     })
 }
 
 /// `ibv_query_gid_table`: returns the number of entries written, or a negative errno. Fails with
 /// `EINVAL` if `entries` has no space for all of them.
-pub(crate) unsafe extern "C" fn ibv_query_gid_table(
-    context: *mut ibv_context,
-    entries: *mut ibv_gid_entry,
+pub(crate) extern "C" fn ibv_query_gid_table(
+    context: Handle<'_, ibv_context>,
+    entries: Out<'_, ibv_gid_entry>,
     max_entries: usize,
     flags: u32,
     entry_size: usize,
 ) -> isize {
     let mut written = 0;
     let status = int_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let context = context.get()?.context();
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -382,9 +354,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
         }
         for (port, entry) in valid {
             // SAFETY: by contract there are `max_entries` places of `entry_size` bytes.
-            let target = unsafe { entries.byte_add(written * entry_size) };
+            let target = unsafe { Out::new(entries.as_ptr().byte_add(written * entry_size)) };
             // SAFETY: as above.
-            unsafe { ffi::write_prefix(target, &gid_entry(port, entry), entry_size) }?;
+            unsafe { target.write_prefix(&gid_entry(port, entry), entry_size) }?;
             written += 1;
         }
         Ok(())
@@ -397,55 +369,49 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
 
 /// Context op `query_rt_values`: returns the clock of completion timestamps, with all ticks in
 /// `tv_nsec`. Clears the bits of `comp_mask` that it does not support.
-pub(crate) unsafe extern "C" fn query_rt_values(
-    context: *mut ibv_context,
-    values: *mut ibv_values_ex,
+pub(crate) extern "C" fn query_rt_values(
+    context: Handle<'_, ibv_context>,
+    values: InOut<'_, ibv_values_ex>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
-        // SAFETY: by contract NULL or readable.
-        let mut answer = unsafe { ffi::read(values) }?;
+        let context = context.get()?.context();
+        let mut answer = *values.read()?;
         answer.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
         if answer.comp_mask != 0 {
             let ticks = context.clock_ns() & context.device_attr().completion_timestamp_mask;
             answer.raw_clock.tv_sec = 0;
             answer.raw_clock.tv_nsec = ticks.cast_signed();
         }
-        // SAFETY: not NULL, and by contract writable.
-        unsafe { ffi::write(values, answer) }
+        values.write(answer)
     })
 }
 
 /// `ibv_query_pkey`: network byte order.
 //= ERN-04
-pub(crate) unsafe extern "C" fn ibv_query_pkey(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_query_pkey(
+    context: Handle<'_, ibv_context>,
     port_num: u8,
     index: c_int,
-    pkey: *mut u16,
+    pkey: Out<'_, u16>,
 ) -> c_int {
     neg_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let context = context.get()?.context();
         context.port_attr(port_num)?;
         let value = context.pkey(u16::try_from(index).map_err(|_| Errno::INVAL)?)?;
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(pkey, value.to_be()) }?;
+        pkey.write(value.to_be())?;
         Ok(0)
     })
 }
 
 /// `ibv_get_pkey_index`: `pkey` in network byte order.
 //= ERN-04
-pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_get_pkey_index(
+    context: Handle<'_, ibv_context>,
     port_num: u8,
     pkey: u16,
 ) -> c_int {
     neg_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let context = context.get()?.context();
         let table = 0..context.port_attr(port_num)?.pkey_tbl_len;
         let wanted = u16::from_be(pkey);
         let mut found = table.filter(|index| context.pkey(*index).is_ok_and(|key| key == wanted));

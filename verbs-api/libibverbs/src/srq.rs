@@ -11,20 +11,24 @@ use rocade_abi::{
 use rocade_emulator::{Likeness, Pd, Srq, SrqInitAttr, VerbsError, limits};
 
 use crate::{
+    args::{Chain, Handle, In, InOut, Last, Out, zeroed},
     buffer::{Buffer, Purpose},
     context::ContextObject,
     cq,
     diagnostics::Reason,
-    ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
-    handle::CHandle,
+    ffi::{Errno, int_data_verb, int_verb, ptr_verb},
+    handle::{CHandle, objects},
     huge_pages,
-    pd_mr::{PdObject, PdRef},
+    pd_mr::PdRef,
     post::post_receives,
-    xrcd::XrcdObject,
 };
 
 /// A shared receive queue.
 pub(crate) type SrqObject = CHandle<ibv_srq, SrqState>;
+
+objects! {
+    ibv_srq: ibv_srq, SrqState;
+}
 
 /// The Rust state of an `ibv_srq`.
 pub(crate) struct SrqState {
@@ -41,25 +45,20 @@ impl SrqState {
     }
 }
 
-/// Creates an SRQ, and writes the granted sizes back.
+/// Creates an SRQ, and writes the granted sizes to `granted`.
 ///
 /// # Errors
 /// `EINVAL` for sizes out of range, and any error of the emulator.
-///
-/// # Safety
-/// `pd` must be NULL or a live domain.
 //= SRQ-01
-unsafe fn create(
-    pd: *mut ibv_pd,
+fn create(
+    pd: Handle<'_, ibv_pd>,
     srq_context: *mut std::ffi::c_void,
-    attr: &mut ibv_srq_attr,
+    (attr, granted): (ibv_srq_attr, Out<'_, ibv_srq_attr>),
     make: impl FnOnce(&Pd, SrqInitAttr) -> Result<Srq, VerbsError>,
 ) -> Result<*mut ibv_srq, Errno> {
-    // SAFETY: same contract.
-    let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
+    let pd_state = pd.get()?.inner();
     huge_pages::check(pd_state.context(), huge_pages::Kind::Srq)?;
-    // SAFETY: same contract. The SRQ keeps the domain in use.
-    let buffer = unsafe { pd_state.buffer(pd, attr.max_wr, Purpose::Srq) }?;
+    let buffer = pd_state.buffer(pd, attr.max_wr, Purpose::Srq)?;
     SrqObject::create(|address| {
         let init = SrqInitAttr {
             max_wr: attr.max_wr,
@@ -67,15 +66,17 @@ unsafe fn create(
             cookie: address.expose_provenance() as u64,
         };
         let like = pd_state.context().context().device().like;
-        let srq = make(pd_state.pd(), init).map_err(|error| refused(like, attr, error))?;
-        let granted = srq.query();
-        (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
-        // SAFETY: the structure consists of integers, pointers and pthread objects, for all of
-        // which zero bytes are a value.
-        let mut c: ibv_srq = unsafe { std::mem::zeroed() };
+        let srq = make(pd_state.pd(), init).map_err(|error| refused(like, &attr, error))?;
+        let sizes = srq.query();
+        granted.write(ibv_srq_attr {
+            max_wr: sizes.max_wr,
+            max_sge: sizes.max_sge,
+            ..attr
+        })?;
+        let mut c: ibv_srq = zeroed();
         c.context = pd_state.context().as_c();
         c.srq_context = srq_context;
-        c.pd = pd;
+        c.pd = pd.as_ptr();
         c.handle = srq.number();
         let state = SrqState {
             srq,
@@ -100,29 +101,27 @@ fn refused(like: Likeness, attr: &ibv_srq_attr, error: VerbsError) -> Errno {
 }
 
 /// `ibv_create_srq`.
-pub(crate) unsafe extern "C" fn ibv_create_srq(
-    pd: *mut ibv_pd,
-    init: *mut ibv_srq_init_attr,
+pub(crate) extern "C" fn ibv_create_srq(
+    pd: Handle<'_, ibv_pd>,
+    init: InOut<'_, ibv_srq_init_attr>,
 ) -> *mut ibv_srq {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or valid.
-        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: same contract.
-        unsafe { create(pd, init.srq_context, &mut init.attr, Pd::create_srq) }
+        let asked = init.read()?;
+        let sizes = (asked.attr, init.attr());
+        create(pd, asked.srq_context, sizes, Pd::create_srq)
     })
 }
 
 /// Context op `create_srq_ex`. Fails with `EINVAL` for missing or unknown members and types, and
 /// with `EOPNOTSUPP` for types that the device lacks.
-pub(crate) unsafe extern "C" fn create_srq_ex(
-    context: *mut ibv_context,
-    init: *mut ibv_srq_init_attr_ex,
+pub(crate) extern "C" fn create_srq_ex(
+    context: Handle<'_, ibv_context>,
+    init: InOut<'_, ibv_srq_init_attr_ex>,
 ) -> *mut ibv_srq {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        unsafe { ContextObject::borrow(context) }?;
-        // SAFETY: by contract NULL or valid.
-        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+        context.get()?;
+        let place = init.attr();
+        let init = init.read_known()?;
         let has = |member| init.comp_mask & member != 0;
         if init.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED || !has(IBV_SRQ_INIT_ATTR_PD) {
             return Err(Errno::INVAL);
@@ -132,19 +131,14 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         } else {
             IBV_SRQT_BASIC
         };
+        let sizes = (init.attr, place);
         match srq_type {
-            // SAFETY: by contract NULL or a live domain.
-            IBV_SRQT_BASIC => unsafe {
-                create(init.pd, init.srq_context, &mut init.attr, Pd::create_srq)
-            },
+            IBV_SRQT_BASIC => create(init.pd(), init.srq_context, sizes, Pd::create_srq),
             IBV_SRQT_XRC if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {
-                // SAFETY: by contract NULL or a live XRC domain.
-                let xrcd = unsafe { XrcdObject::borrow(init.xrcd) }?.inner().xrcd();
-                // SAFETY: by contract NULL or a live queue.
-                let cq = unsafe { cq::optional(init.cq) }?.ok_or(Errno::INVAL)?;
+                let xrcd = init.xrcd().get()?.inner().xrcd();
+                let cq = cq::optional(init.cq())?.ok_or(Errno::INVAL)?;
                 let make = |pd: &Pd, attr| xrcd.create_srq(pd, &cq, attr);
-                // SAFETY: by contract NULL or a live domain.
-                unsafe { create(init.pd, init.srq_context, &mut init.attr, make) }
+                create(init.pd(), init.srq_context, sizes, make)
             }
             IBV_SRQT_TM => Err(Errno::OPNOTSUPP),
             _ => Err(Errno::INVAL),
@@ -155,16 +149,14 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 /// `ibv_modify_srq`: sets both attributes or none.
 //= SRQ-02
 //= SRQ-03
-pub(crate) unsafe extern "C" fn ibv_modify_srq(
-    srq: *mut ibv_srq,
-    attr: *mut ibv_srq_attr,
+pub(crate) extern "C" fn ibv_modify_srq(
+    srq: Handle<'_, ibv_srq>,
+    attr: In<'_, ibv_srq_attr>,
     attr_mask: c_int,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live queue.
-        let srq = unsafe { SrqObject::borrow(srq) }?.inner().srq();
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let srq = srq.get()?.inner().srq();
+        let attr = attr.read()?;
         let mask = attr_mask.cast_unsigned();
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             let what = format!("srq_attr_mask {mask:#x} has unknown bits");
@@ -178,10 +170,12 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 
 /// `ibv_query_srq`.
 //= SRQ-08
-pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+pub(crate) extern "C" fn ibv_query_srq(
+    srq: Handle<'_, ibv_srq>,
+    attr: Out<'_, ibv_srq_attr>,
+) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live queue.
-        let queue = unsafe { SrqObject::borrow(srq) }?.inner().srq();
+        let queue = srq.get()?.inner().srq();
         queue.check_present()?;
         let current = queue.query();
         let answer = ibv_srq_attr {
@@ -189,26 +183,22 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
             max_sge: current.max_sge,
             srq_limit: current.srq_limit,
         };
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(attr, answer) }
+        attr.write(answer)
     })
 }
 
 /// `ibv_destroy_srq`: fails with `EBUSY` while QPs use it.
 //= DST-03
-pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: by contract a live queue that is not used afterwards.
-    int_verb(|| unsafe { SrqObject::destroy(srq, |state| Ok(state.srq.destroy()?)) })
+pub(crate) extern "C" fn ibv_destroy_srq(srq: Last<'_, ibv_srq>) -> c_int {
+    int_verb(|| srq.destroy(|state| Ok(state.srq.destroy()?)))
 }
 
 /// Context op `get_srq_num`.
 //= SRQ-10
-pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+pub(crate) extern "C" fn get_srq_num(srq: Handle<'_, ibv_srq>, number: Out<'_, u32>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live queue.
-        let srq = unsafe { SrqObject::borrow(srq) }?.inner().srq();
-        // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(number, srq.number()) }
+        let srq = srq.get()?.inner().srq();
+        number.write(srq.number())
     })
 }
 
@@ -216,16 +206,14 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 /// request that is not queued.
 //= SRQ-06
 //= PST-09
-pub(crate) unsafe extern "C" fn post_srq_recv(
-    srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
+pub(crate) extern "C" fn post_srq_recv(
+    srq: Handle<'_, ibv_srq>,
+    wr: Chain<'_, ibv_recv_wr>,
+    bad_wr: Out<'_, *mut ibv_recv_wr>,
 ) -> c_int {
     int_data_verb(|| {
-        // SAFETY: by contract a live queue.
-        let srq = unsafe { SrqObject::borrow(srq) }?.inner().srq();
+        let srq = srq.get()?.inner().srq();
         let mut poster = srq.recv_queue();
-        // SAFETY: by contract readable work requests, and lists with as many entries as they say.
-        unsafe { post_receives(wr, bad_wr, |wr_id, sges| poster.push(wr_id, sges)) }
+        post_receives(wr, bad_wr, |wr_id, sges| poster.push(wr_id, sges))
     })
 }

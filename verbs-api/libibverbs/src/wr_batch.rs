@@ -10,6 +10,7 @@ use rocade_abi::{ibv_ah, ibv_qp_ex};
 use rocade_emulator::{Qp, QpType, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso, trace};
 
 use crate::{
+    args::{FromC, Handle, member, slot::Argument},
     diagnostics::Reason,
     dv::mkey::KeyChange,
     ffi::{self, Errno},
@@ -31,34 +32,133 @@ impl WrBatch {
         // SAFETY: locked by this thread just now.
         unsafe { &mut *self.staged.get() }.clear();
     }
+}
+
+/// An extended queue pair whose batch the calling thread has begun by `wr_start`, and not ended.
+/// Parameters of functions that may be called between `wr_start` and `wr_complete` have this type,
+/// because the program promises that order.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch<'a>(Handle<'a, ibv_qp_ex>);
+
+impl FromC<*mut ibv_qp_ex> for Batch<'_> {
+    #[inline]
+    unsafe fn from_c(raw: *mut ibv_qp_ex) -> Self {
+        // SAFETY: same contract.
+        Self(unsafe { Handle::new(raw) })
+    }
+}
+
+// SAFETY: transparent over a handle, which is transparent over the pointer.
+unsafe impl Argument<*mut ibv_qp_ex> for Batch<'_> {}
+
+impl<'a> Batch<'a> {
+    /// Runs `f` on the queue pair and its batch.
+    fn run<T>(
+        self,
+        f: impl FnOnce(&'a QpObject, &mut Staged) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let object = self.0.get()?;
+        // SAFETY: this thread holds the lock, so no other reference exists.
+        f(object, unsafe { &mut *object.inner().batch().staged.get() })
+    }
+
+    /// Runs `f` on the batch. Ignores a dead QP, because a builder cannot report errors.
+    pub(crate) fn with(self, f: impl FnOnce(&QpState, &mut Staged)) {
+        ffi::void_verb(|| {
+            self.run(|object, staged| {
+                f(object.inner(), staged);
+                Ok(())
+            })
+        });
+    }
+
+    /// Begins a request with the current `wr_id` and `wr_flags` of the C part, which the program
+    /// writes before it calls a builder.
+    //= WRX-02
+    pub(crate) fn begin(self, op: SendOp) {
+        ffi::void_verb(|| {
+            self.run(|object, staged| {
+                let wr_id = object.member(member!(ibv_qp_ex, wr_id));
+                let flags = object.member(member!(ibv_qp_ex, wr_flags));
+                let flags = SendFlags::from_bits_truncate(flags).difference(SendFlags::INLINE);
+                staged.begin(wr_id, flags, op);
+                Ok(())
+            })
+        });
+    }
+
+    /// Begins the configuration of an indirect memory key, which `make` returns. The list must be
+    /// inline in the request.
+    //= UMU-03
+    pub(crate) fn begin_change(self, make: impl FnOnce() -> Result<KeyChange, Errno>) {
+        self.begin(SendOp::Fill);
+        let change = || {
+            let flags = self.0.get()?.member(member!(ibv_qp_ex, wr_flags));
+            if SendFlags::from_bits_truncate(flags).contains(SendFlags::INLINE) {
+                make()
+            } else {
+                Err(Errno::OPNOTSUPP)
+            }
+        };
+        let made = change();
+        self.with(|state, staged| match (made, staged.wrs.last_mut()) {
+            (Ok(_), _) if !state.exp_attr().umr => staged.fail(Errno::INVAL),
+            (Ok(change), Some(wr)) => wr.change = Some(Box::new(change)),
+            (Ok(_), None) => staged.fail(Errno::INVAL),
+            (Err(error), _) => staged.fail(error),
+        });
+    }
+
+    /// Applies a setter to the configuration of the last request's key.
+    //= UMU-07
+    pub(crate) fn update_change(self, set: impl FnOnce(&mut KeyChange) -> Result<(), Errno>) {
+        self.with(|_, staged| {
+            let change = staged
+                .wrs
+                .last_mut()
+                .and_then(|wr| wr.change.as_deref_mut());
+            let done = change.ok_or(Errno::INVAL).and_then(set);
+            if let Err(error) = done {
+                staged.fail(error);
+            }
+        });
+    }
+
+    /// Sets the DC target of the last request.
+    pub(crate) fn set_dc_remote(self, to: DcRemote) {
+        self.with(|_, staged| staged.update_last(|wr| wr.dct = Some(to)));
+    }
 
     /// Ends the batch, and posts all its requests or none.
     ///
-    /// # Safety
-    /// The calling thread must have started the batch, and the address handles of datagrams must be
-    /// alive.
-    pub(crate) unsafe fn complete(&self, qp: &Qp, qp_type: QpType) -> Result<(), Errno> {
-        // SAFETY: by contract this thread holds the lock.
-        let staged = unsafe { &*self.staged.get() };
+    /// # Errors
+    /// The first error of a builder, or that of the post.
+    pub(crate) fn complete(self) -> Result<(), Errno> {
+        let state = self.0.get()?.inner();
+        let qp = state.qp();
         let start = trace::is_on().then(trace::now_ns);
-        // SAFETY: same contract.
-        let outcome = unsafe { staged.post(qp, qp_type) };
-        if let Some(start) = start {
-            let result = outcome.err().map_or(0, |errno| errno.0);
-            data::completed_batch(result, qp.qp_num().get(), staged.wrs.len(), start);
-        }
-        // SAFETY: as above.
-        unsafe { self.lock.unlock() };
-        outcome
+        let outcome = self.run(|_, staged| {
+            let outcome = staged.post(qp, state.qp_type());
+            if let Some(start) = start {
+                let result = outcome.err().map_or(0, |errno| errno.0);
+                data::completed_batch(result, qp.qp_num().get(), staged.wrs.len(), start);
+            }
+            outcome
+        });
+        // SAFETY: this thread has locked it in `start`.
+        unsafe { state.batch().lock.unlock() };
+        outcome.map_err(|errno| errno.of_post(qp, true))
     }
 
     /// Ends the batch without posting it.
     ///
-    /// # Safety
-    /// The calling thread must have started the batch.
-    pub(crate) unsafe fn abort(&self) {
-        // SAFETY: same contract.
-        unsafe { self.lock.unlock() };
+    /// # Errors
+    /// `EINVAL` or `ENODEV` for a dead QP.
+    pub(crate) fn abort(self) -> Result<(), Errno> {
+        // SAFETY: this thread has locked it in `start`.
+        unsafe { self.0.get()?.inner().batch().lock.unlock() };
+        Ok(())
     }
 }
 
@@ -218,11 +318,8 @@ impl Staged {
     }
 
     /// Posts all requests to the emulator, or none.
-    ///
-    /// # Safety
-    /// The address handles of datagrams must be alive.
     //= WRX-06
-    unsafe fn post(&self, qp: &Qp, qp_type: QpType) -> Result<(), Errno> {
+    fn post(&self, qp: &Qp, qp_type: QpType) -> Result<(), Errno> {
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -237,8 +334,7 @@ impl Staged {
                     let advice = "call ibv_wr_set_xrc_srqn for each request";
                     return Err(Errno::INVAL.because(Reason::new(what, advice)));
                 }
-                // SAFETY: same contract.
-                let posted = unsafe { self.post_one(poster, qp.qp_num().get(), wr) };
+                let posted = self.post_one(poster, qp.qp_num().get(), wr);
                 //= WRX-08 WRX-09
                 if let Err(error) = posted {
                     poster.rollback();
@@ -249,14 +345,7 @@ impl Staged {
         })
     }
 
-    /// # Safety
-    /// As for [`Self::post`].
-    unsafe fn post_one(
-        &self,
-        poster: &mut SendPoster<'_>,
-        qpn: u32,
-        wr: &StagedWr,
-    ) -> Result<(), Errno> {
+    fn post_one(&self, poster: &mut SendPoster<'_>, qpn: u32, wr: &StagedWr) -> Result<(), Errno> {
         let (sges, data, inline) = match &wr.data {
             Data::Sges(range) => {
                 let sges = self.sges.get(range.clone()).unwrap_or(&[]);
@@ -281,8 +370,9 @@ impl Staged {
             return Ok(poster.push_with(&request, change.operands()?)?);
         }
         if let Some(to) = wr.dct {
-            // SAFETY: same contract.
-            let to = unsafe { post::target(to.ah, to.dctn, to.key, to.stream) }?;
+            // SAFETY: the program keeps the address handle until the batch ends.
+            let ah = unsafe { Handle::new(to.ah) };
+            let to = post::target(ah, to.dctn, to.key, to.stream)?;
             poster.push_dynamic(&request, to, data)?;
             return Ok(());
         }
@@ -292,8 +382,9 @@ impl Staged {
         }
         match (wr.to, data) {
             (Some(Remote { ah, qpn, qkey }), data) => {
-                // SAFETY: same contract.
-                let to = unsafe { post::datagram(ah, qpn, qkey) }?;
+                // SAFETY: as above.
+                let ah = unsafe { Handle::new(ah) };
+                let to = post::datagram(ah, qpn, qkey)?;
                 poster.push_datagram(&request, to, data)?;
             }
             (None, None) => poster.push(&request)?,
@@ -312,96 +403,6 @@ const fn is_local(op: &SendOp) -> bool {
         op,
         SendOp::Bind(_) | SendOp::Invalidate { .. } | SendOp::Fill
     )
-}
-
-/// Runs `f` on the batch of `qp`. Ignores a dead QP, because a builder cannot report errors.
-///
-/// # Safety
-/// `qp` must be a live extended QP whose batch the calling thread has locked by `wr_start`.
-pub(crate) unsafe fn with_batch(qp: *mut ibv_qp_ex, f: impl FnOnce(&QpState, &mut Staged)) {
-    ffi::void_verb(|| {
-        // SAFETY: same contract.
-        let state = unsafe { QpObject::borrow(qp) }?.inner();
-        // SAFETY: this thread holds the lock, so no other reference exists.
-        f(state, unsafe { &mut *state.batch().staged.get() });
-        Ok(())
-    });
-}
-
-/// Begins a request with the current `wr_id` and `wr_flags` of the C part.
-///
-/// # Safety
-/// As for [`with_batch`].
-//= WRX-02
-pub(crate) unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: same contract. The program writes these members before it calls a builder.
-    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    let flags = SendFlags::from_bits_truncate(flags).difference(SendFlags::INLINE);
-    // SAFETY: same contract.
-    unsafe { with_batch(qp, |_, staged| staged.begin(wr_id, flags, op)) };
-}
-
-/// Begins the configuration of an indirect memory key, which `make` returns. The list must be
-/// inline in the request.
-///
-/// # Safety
-/// As for [`with_batch`].
-//= UMU-03
-pub(crate) unsafe fn begin_change(
-    qp: *mut ibv_qp_ex,
-    make: impl FnOnce() -> Result<KeyChange, Errno>,
-) {
-    // SAFETY: same contract.
-    let flags = unsafe { (*qp).wr_flags };
-    // SAFETY: same contract.
-    unsafe { begin(qp, SendOp::Fill) };
-    let made = if SendFlags::from_bits_truncate(flags).contains(SendFlags::INLINE) {
-        make()
-    } else {
-        Err(Errno::OPNOTSUPP)
-    };
-    // SAFETY: same contract.
-    unsafe {
-        with_batch(qp, |state, staged| match (made, staged.wrs.last_mut()) {
-            (Ok(_), _) if !state.exp_attr().umr => staged.fail(Errno::INVAL),
-            (Ok(change), Some(wr)) => wr.change = Some(Box::new(change)),
-            (Ok(_), None) => staged.fail(Errno::INVAL),
-            (Err(error), _) => staged.fail(error),
-        });
-    }
-}
-
-/// Applies a setter to the configuration of the last request's key.
-///
-/// # Safety
-/// As for [`with_batch`].
-//= UMU-07
-pub(crate) unsafe fn update_change(
-    qp: *mut ibv_qp_ex,
-    set: impl FnOnce(&mut KeyChange) -> Result<(), Errno>,
-) {
-    // SAFETY: same contract.
-    unsafe {
-        with_batch(qp, |_, staged| {
-            let change = staged
-                .wrs
-                .last_mut()
-                .and_then(|wr| wr.change.as_deref_mut());
-            let done = change.ok_or(Errno::INVAL).and_then(set);
-            if let Err(error) = done {
-                staged.fail(error);
-            }
-        });
-    }
-}
-
-/// Sets the DC target of the last request.
-///
-/// # Safety
-/// As for [`with_batch`].
-pub(crate) unsafe fn set_dc_remote(qp: *mut ibv_qp_ex, to: DcRemote) {
-    // SAFETY: same contract.
-    unsafe { with_batch(qp, |_, staged| staged.update_last(|wr| wr.dct = Some(to))) };
 }
 
 #[cfg(test)]

@@ -17,11 +17,11 @@ use rocade_abi::{
 use rocade_emulator::Xrcd;
 
 use crate::{
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
-    qp::{self, QpObject},
-    qp_ex, srq,
-    xrcd::{self, XrcdObject},
+    args::{Handle, In, InOut, Last, Out, member, members, zeroed},
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
+    qp::{self},
+    qp_ex, srq, xrcd,
 };
 
 /// The flag in the type of an event of a receive QP. The event's element then holds the QP number.
@@ -53,8 +53,12 @@ pub(crate) struct ibv_xrc_qp_init_attr {
 
 type DomainObject = CHandle<ibv_xrc_domain, Opened>;
 
+objects! {
+    ibv_xrc_domain: ibv_xrc_domain, Opened;
+}
+
 /// The `ibv_xrcd` behind a legacy XRC domain.
-struct Opened(*mut ibv_xrcd);
+pub(crate) struct Opened(*mut ibv_xrcd);
 
 /// A receive QP that this process is registered with.
 #[derive(Clone, Copy)]
@@ -78,42 +82,45 @@ pub(crate) fn number_of(qp: *mut ibv_qp) -> Option<u32> {
         .map(|(number, _)| *number)
 }
 
+impl Registration {
+    /// Returns the QP, which lives while it is registered, and until its events are acknowledged.
+    const fn handle(&self) -> Handle<'_, ibv_qp> {
+        // SAFETY: it is registered, or the program has not acknowledged its event.
+        unsafe { Handle::new(self.0) }
+    }
+}
+
 /// Acknowledges an event of a receive QP with this number.
 pub(crate) fn ack_event(number: u32) {
     let found = registered().get(&number).copied();
-    if let Some(Registration(qp)) = found
-        // SAFETY: the QP lives until its events are acknowledged.
-        && let Ok(object) = unsafe { QpObject::borrow(qp.cast()) }
+    if let Some(registration) = found
+        && let Ok(object) = registration.handle().get()
     {
         object.inner().qp().ack_async_events(1);
     }
 }
 
+impl Opened {
+    /// Returns the `ibv_xrcd`, which lives as long as the legacy domain.
+    const fn handle(&self) -> Handle<'_, ibv_xrcd> {
+        // SAFETY: only the end of the legacy domain closes it.
+        unsafe { Handle::new(self.0) }
+    }
+}
+
 /// Returns the `ibv_xrcd` behind a legacy XRC domain.
-///
-/// # Safety
-/// `domain` must be NULL or a live domain.
-unsafe fn plain(domain: *mut ibv_xrc_domain) -> Result<*mut ibv_xrcd, Errno> {
-    // SAFETY: same contract.
-    Ok(unsafe { DomainObject::borrow(domain) }?.inner().0)
+fn plain(domain: Handle<'_, ibv_xrc_domain>) -> Result<Handle<'_, ibv_xrcd>, Errno> {
+    Ok(domain.get()?.inner().handle())
 }
 
 /// Finds a QP of the domain that this process is registered with.
-///
-/// # Safety
-/// `domain` must be NULL or a live domain.
-unsafe fn find(domain: *mut ibv_xrc_domain, number: u32) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: same contract. The `ibv_xrcd` lives as long.
-    let xrcd = unsafe { XrcdObject::borrow(plain(domain)?) }?
-        .inner()
-        .xrcd();
+fn find(domain: Handle<'_, ibv_xrc_domain>, number: u32) -> Result<Registration, Errno> {
+    let xrcd = plain(domain)?.get()?.inner().xrcd();
     let found = registered().get(&number).copied();
-    let Registration(qp) = found.ok_or(Errno::INVAL)?;
-    // SAFETY: the QP lives as long as it is registered.
-    let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+    let registration = found.ok_or(Errno::INVAL)?;
     //= XRCL-08
-    if state.qp().is_target_of(xrcd) {
-        Ok(qp)
+    if registration.handle().get()?.inner().qp().is_target_of(xrcd) {
+        Ok(registration)
     } else {
         Err(Errno::INVAL)
     }
@@ -134,8 +141,8 @@ fn last_errno() -> Errno {
 /// `ibv_open_xrc_domain`: opens the domain of the inode behind `fd`, or a private one for -1.
 //= XRCL-01 XRCL-02 XRCL-03
 //= XRCL-04 XDEC-06
-pub(crate) unsafe extern "C" fn ibv_open_xrc_domain(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_open_xrc_domain(
+    context: Handle<'_, ibv_context>,
     fd: c_int,
     oflag: c_int,
 ) -> *mut ibv_xrc_domain {
@@ -144,19 +151,18 @@ pub(crate) unsafe extern "C" fn ibv_open_xrc_domain(
         if oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
             return Err(Errno::INVAL);
         }
-        let mut init = ibv_xrcd_init_attr {
+        let init = ibv_xrcd_init_attr {
             comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
             fd,
             oflags,
         };
-        // SAFETY: by contract an open context, and a local structure.
-        let xrcd = unsafe { xrcd::open_xrcd(context, &raw mut init) };
+        let xrcd = xrcd::open_xrcd(context, In::of(&init));
         if xrcd.is_null() {
             return Err(last_errno());
         }
         DomainObject::create(|address| {
             let c = ibv_xrc_domain {
-                context,
+                context: context.as_ptr(),
                 handle: address.addr() as u64,
             };
             Ok((c, Opened(xrcd)))
@@ -166,48 +172,43 @@ pub(crate) unsafe extern "C" fn ibv_open_xrc_domain(
 
 /// `ibv_close_xrc_domain`: fails with `EBUSY` while the domain has SRQs or registered QPs.
 //= XRCL-05
-pub(crate) unsafe extern "C" fn ibv_close_xrc_domain(domain: *mut ibv_xrc_domain) -> c_int {
+pub(crate) extern "C" fn ibv_close_xrc_domain(domain: Last<'_, ibv_xrc_domain>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live domain that is not used afterwards. No other object uses its
-        // `ibv_xrcd`.
-        unsafe { DomainObject::destroy(domain, |opened| errno_of(xrcd::close_xrcd(opened.0))) }
+        domain.destroy(|opened| {
+            // SAFETY: no other object uses its `ibv_xrcd`.
+            errno_of(xrcd::close_xrcd(unsafe { Last::new(opened.0) }))
+        })
     })
 }
 
 /// `ibv_create_xrc_srq`: the `handle` of the structure is the SRQ number.
 //= XRCL-06
-pub(crate) unsafe extern "C" fn ibv_create_xrc_srq(
-    pd: *mut ibv_pd,
-    domain: *mut ibv_xrc_domain,
-    cq: *mut ibv_cq,
-    init: *mut ibv_srq_init_attr,
+pub(crate) extern "C" fn ibv_create_xrc_srq(
+    pd: Handle<'_, ibv_pd>,
+    domain: Handle<'_, ibv_xrc_domain>,
+    cq: Handle<'_, ibv_cq>,
+    init: InOut<'_, ibv_srq_init_attr>,
 ) -> *mut ibv_srq {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or valid.
-        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: by contract NULL or a live domain.
-        let context = unsafe { DomainObject::borrow(domain) }?;
-        // SAFETY: the C part is alive, and the program does not write it.
-        let context = unsafe { (*context.c()).context };
-        // SAFETY: the structure consists of integers and pointers, for which zero bytes are a
-        // value.
-        let mut all: ibv_srq_init_attr_ex = unsafe { std::mem::zeroed() };
-        all.srq_context = init.srq_context;
-        all.attr = init.attr;
+        let asked = init.read()?;
+        let context = context_of(domain)?;
+        let mut all: ibv_srq_init_attr_ex = zeroed();
+        all.srq_context = asked.srq_context;
+        all.attr = asked.attr;
         all.comp_mask = IBV_SRQ_INIT_ATTR_TYPE
             | IBV_SRQ_INIT_ATTR_PD
             | IBV_SRQ_INIT_ATTR_XRCD
             | IBV_SRQ_INIT_ATTR_CQ;
         all.srq_type = IBV_SRQT_XRC;
-        (all.pd, all.cq) = (pd, cq);
-        // SAFETY: by contract NULL or a live domain.
-        all.xrcd = unsafe { plain(domain) }?;
-        // SAFETY: by contract all of it is NULL or alive.
-        let srq = unsafe { srq::create_srq_ex(context, &raw mut all) };
+        (all.pd, all.cq) = (pd.as_ptr(), cq.as_ptr());
+        all.xrcd = plain(domain)?.as_ptr();
+        // SAFETY: all that it names are arguments of this call.
+        let place = unsafe { InOut::new(&raw mut all) };
+        let srq = srq::create_srq_ex(context, place);
         if srq.is_null() {
             return Err(last_errno());
         }
-        init.attr = all.attr;
+        init.attr().write(all.attr)?;
         Ok(srq)
     })
 }
@@ -215,87 +216,75 @@ pub(crate) unsafe extern "C" fn ibv_create_xrc_srq(
 /// `ibv_create_xrc_rcv_qp`: uses only the domain of the attributes. Registers this process with the
 /// QP.
 //= XRCL-07
-pub(crate) unsafe extern "C" fn ibv_create_xrc_rcv_qp(
-    init: *mut ibv_xrc_qp_init_attr,
-    number: *mut u32,
+pub(crate) extern "C" fn ibv_create_xrc_rcv_qp(
+    init: In<'_, ibv_xrc_qp_init_attr>,
+    number: Out<'_, u32>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let init = unsafe { ffi::read(init) }?;
-        // SAFETY: by contract NULL or writable.
-        let number = unsafe { number.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: by contract NULL or a live domain.
-        let xrcd = unsafe { plain(init.xrc_domain) }?;
+        let init = init.read()?;
+        let place = number.some().ok_or(Errno::INVAL)?;
+        let xrcd = plain(init.xrc_domain())?;
         // Locked before the QP exists, so that its first event finds it.
         let mut all = registered();
-        // SAFETY: the `ibv_xrcd` lives as long as the legacy domain.
-        let qp = unsafe { qp::target(xrcd, init.qp_context, Xrcd::create_target) }?;
-        // SAFETY: created above.
-        *number = unsafe { (*qp).qp_num };
-        all.insert(*number, Registration(qp));
+        let qp = qp::target(xrcd, init.qp_context, Xrcd::create_target)?;
+        let number = qp.get()?.inner().qp().qp_num().get();
+        place.write(number)?;
+        all.insert(number, Registration(qp.into_c()));
         Ok(())
     })
 }
 
 /// `ibv_modify_xrc_rcv_qp`.
 //= XRCL-08
-pub(crate) unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
-    domain: *mut ibv_xrc_domain,
+pub(crate) extern "C" fn ibv_modify_xrc_rcv_qp(
+    domain: Handle<'_, ibv_xrc_domain>,
     number: u32,
-    attr: *mut ibv_qp_attr,
+    attr: In<'_, ibv_qp_attr>,
     mask: c_int,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or a live domain.
-        let qp = unsafe { find(domain, number) }?;
-        // SAFETY: registered. The attributes are by contract NULL or readable.
-        errno_of(unsafe { qp::ibv_modify_qp(qp, attr, mask) })
+        let qp = find(domain, number)?;
+        errno_of(qp::ibv_modify_qp(qp.handle(), attr, mask))
     })
 }
 
 /// `ibv_query_xrc_rcv_qp`.
 //= XRCL-09
-pub(crate) unsafe extern "C" fn ibv_query_xrc_rcv_qp(
-    domain: *mut ibv_xrc_domain,
+pub(crate) extern "C" fn ibv_query_xrc_rcv_qp(
+    domain: Handle<'_, ibv_xrc_domain>,
     number: u32,
-    attr: *mut ibv_qp_attr,
+    attr: Out<'_, ibv_qp_attr>,
     mask: c_int,
-    init: *mut ibv_qp_init_attr,
+    init: Out<'_, ibv_qp_init_attr>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or a live domain.
-        let qp = unsafe { find(domain, number) }?;
-        // SAFETY: registered. The structures are by contract NULL or writable.
-        errno_of(unsafe { qp::ibv_query_qp(qp, attr, mask, init) })
+        let qp = find(domain, number)?;
+        errno_of(qp::ibv_query_qp(qp.handle(), attr, mask, init))
     })
 }
 
 /// `ibv_reg_xrc_rcv_qp`: registers this process, which has no effect if it created the QP or is
 /// registered already.
 //= XRCL-10 XDEC-06
-pub(crate) unsafe extern "C" fn ibv_reg_xrc_rcv_qp(
-    domain: *mut ibv_xrc_domain,
+pub(crate) extern "C" fn ibv_reg_xrc_rcv_qp(
+    domain: Handle<'_, ibv_xrc_domain>,
     number: u32,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or a live domain.
-        let xrcd = unsafe { plain(domain) }?;
+        let xrcd = plain(domain)?;
         if registered().contains_key(&number) {
-            // SAFETY: same contract.
-            return unsafe { find(domain, number) }.map(drop);
+            return find(domain, number).map(drop);
         }
-        // SAFETY: the C part is alive, and the program does not write it.
-        let context = unsafe { (*DomainObject::borrow(domain)?.c()).context };
-        // SAFETY: the structure consists of integers and pointers, for which zero bytes are a
-        // value.
-        let mut open: ibv_qp_open_attr = unsafe { std::mem::zeroed() };
+        let context = context_of(domain)?;
+        let mut open: ibv_qp_open_attr = zeroed();
         open.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
         open.qp_num = number;
-        open.xrcd = xrcd;
+        open.xrcd = xrcd.as_ptr();
         open.qp_type = IBV_QPT_XRC_RECV;
         let mut all = registered();
-        // SAFETY: both live, and a local structure.
-        let qp = unsafe { qp_ex::open_qp(context, &raw mut open) };
+        // SAFETY: it names the domain of this call.
+        let place = unsafe { In::new(&raw mut open) };
+        let qp = qp_ex::open_qp(context, place);
         if qp.is_null() {
             return Err(last_errno());
         }
@@ -303,7 +292,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_xrc_rcv_qp(
             // Another thread registered first: its handle stays.
             all.insert(number, Registration(earlier));
             // SAFETY: only this thread has the handle.
-            unsafe { qp::ibv_destroy_qp(qp) };
+            qp::ibv_destroy_qp(unsafe { Last::new(qp) });
         }
         Ok(())
     })
@@ -312,18 +301,26 @@ pub(crate) unsafe extern "C" fn ibv_reg_xrc_rcv_qp(
 /// `ibv_unreg_xrc_rcv_qp`: waits until the QP's events are acknowledged. The last process to
 /// unregister destroys the QP.
 //= XRCL-11
-pub(crate) unsafe extern "C" fn ibv_unreg_xrc_rcv_qp(
-    domain: *mut ibv_xrc_domain,
+pub(crate) extern "C" fn ibv_unreg_xrc_rcv_qp(
+    domain: Handle<'_, ibv_xrc_domain>,
     number: u32,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract NULL or a live domain.
-        let qp = unsafe { find(domain, number) }?;
-        // SAFETY: registered. Its events stay acknowledgeable until it is destroyed.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
-        state.qp().destroy()?;
+        let qp = find(domain, number)?;
+        qp.handle().get()?.inner().qp().destroy()?;
         registered().remove(&number);
         // SAFETY: no call can find the QP any more, and it was closed.
-        unsafe { QpObject::destroy(qp.cast(), |_| Ok(())) }
+        unsafe { Last::new(qp.0) }.destroy(|_| Ok(()))
     })
+}
+
+/// Returns the context of a legacy XRC domain.
+fn context_of(domain: Handle<'_, ibv_xrc_domain>) -> Result<Handle<'_, ibv_context>, Errno> {
+    let context = domain.get()?.member(member!(ibv_xrc_domain, context));
+    // SAFETY: the program closes it after its domains.
+    Ok(unsafe { Handle::new(context) })
+}
+
+members! {
+    ibv_xrc_qp_init_attr { xrc_domain: ibv_xrc_domain }
 }

@@ -1,6 +1,6 @@
 //! XRC domains.
 
-use std::{ffi::c_int, mem, sync::Arc};
+use std::{ffi::c_int, sync::Arc};
 
 use rocade_abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, IBV_XRCD_INIT_ATTR_RESERVED, ibv_context,
@@ -9,14 +9,19 @@ use rocade_abi::{
 use rocade_emulator::{FileId, VerbsError, Xrcd, XrcdInitAttr};
 
 use crate::{
+    args::{Handle, In, Last, zeroed},
     context::ContextObject,
     diagnostics::Reason,
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
 };
 
 /// An XRC domain.
 pub(crate) type XrcdObject = CHandle<ibv_xrcd, XrcdState>;
+
+objects! {
+    ibv_xrcd: ibv_xrcd, XrcdState;
+}
 
 /// The Rust state of an `ibv_xrcd`.
 pub(crate) struct XrcdState {
@@ -40,15 +45,13 @@ impl XrcdState {
 //= XRCL-02
 //= XRCL-03
 //= XRCL-04
-pub(crate) unsafe extern "C" fn open_xrcd(
-    context: *mut ibv_context,
-    init: *mut ibv_xrcd_init_attr,
+pub(crate) extern "C" fn open_xrcd(
+    context: Handle<'_, ibv_context>,
+    init: In<'_, ibv_xrcd_init_attr>,
 ) -> *mut ibv_xrcd {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share(context) }?;
-        // SAFETY: by contract NULL or readable.
-        let init = unsafe { ffi::read(init) }?;
+        let context = context.share()?;
+        let init = init.read()?;
         let needed = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         if init.comp_mask & needed != needed || init.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
             return Err(Errno::INVAL);
@@ -85,8 +88,7 @@ fn refused(error: VerbsError) -> Errno {
 
 /// Returns the identity of the inode behind a descriptor. The descriptor may be closed afterwards.
 fn file_id(fd: c_int) -> Result<FileId, Errno> {
-    // SAFETY: the structure consists of integers, for which zero is a value.
-    let mut stat: libc::stat = unsafe { mem::zeroed() };
+    let mut stat: libc::stat = zeroed();
     // SAFETY: a writable structure. An invalid descriptor makes the call fail.
     if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
         let error = std::io::Error::last_os_error();
@@ -101,7 +103,6 @@ fn file_id(fd: c_int) -> Result<FileId, Errno> {
 /// Context op `close_xrcd`: fails with `EBUSY` while the domain has SRQs or QPs.
 //= DST-05
 //= XRCL-05
-pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: by contract a live domain that is not used afterwards.
-    int_verb(|| unsafe { XrcdObject::destroy(xrcd, |state| Ok(state.xrcd.close()?)) })
+pub(crate) extern "C" fn close_xrcd(xrcd: Last<'_, ibv_xrcd>) -> c_int {
+    int_verb(|| xrcd.destroy(|state| Ok(state.xrcd.close()?)))
 }

@@ -7,13 +7,14 @@ use std::{
     ptr,
 };
 
-use libc::{addrinfo, sockaddr, sockaddr_in6};
+use libc::{addrinfo, sockaddr_in6};
 use rocade_abi::{AF_IB, IBV_QPT_RC, IBV_QPT_UD, rdma_addrinfo, rdma_cm_id, sockaddr_ib};
 
 use crate::{
+    args::{Buffer, Handle, In, Last, Out, Text, View, zeroed},
     event,
     ffi::{Errno, int_call, set_errno, void_call},
-    id::{IdObject, PS_TCP, PS_UDP, ib_address},
+    id::{PS_TCP, PS_UDP, ib_address},
 };
 
 /// Asks for the address of the passive (listening) side.
@@ -23,32 +24,16 @@ const RAI_FAMILY: c_int = 8;
 /// Asks the subnet administrator.
 const RAI_SA: c_int = 16;
 
-/// Returns the bytes of `ai_connect`, which precede the private data of a connection.
-///
-/// # Safety
-/// `ai_connect` must be readable for its length.
-pub(crate) unsafe fn private_prefix(info: &rdma_addrinfo) -> Vec<u8> {
-    if info.ai_connect.is_null() || info.ai_connect_len == 0 {
-        return Vec::new();
-    }
-    // SAFETY: by contract.
-    unsafe { std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len) }
-        .to_vec()
-}
-
-/// Copies bytes into memory that free(3) releases.
-///
-/// # Safety
-/// `from` must be NULL or readable for `len` bytes.
-unsafe fn copy(from: *const c_void, len: usize) -> *mut c_void {
-    if from.is_null() || len == 0 {
+/// Copies bytes into memory that free(3) releases. Returns NULL for none.
+fn copy(from: Buffer<'_>) -> *mut c_void {
+    if from.is_null() || from.len() == 0 {
         return ptr::null_mut();
     }
     // SAFETY: a size that is not 0.
-    let to = unsafe { libc::malloc(len) };
+    let to = unsafe { libc::malloc(from.len()) };
     if !to.is_null() {
         // SAFETY: both have this length.
-        unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), len) };
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
     to
 }
@@ -61,15 +46,14 @@ fn empty() -> *mut rdma_addrinfo {
 
 /// `rdma_getaddrinfo`: returns 0, an `EAI_*` code, or -1 with errno set.
 //= LRC-13
-pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const rdma_addrinfo,
-    res: *mut *mut rdma_addrinfo,
+pub(crate) extern "C" fn rdma_getaddrinfo(
+    node: Text<'_>,
+    service: Text<'_>,
+    hints: In<'_, rdma_addrinfo>,
+    res: Out<'_, *mut rdma_addrinfo>,
 ) -> c_int {
-    // SAFETY: by contract NULL or valid.
-    let hints = unsafe { hints.as_ref() };
-    if res.is_null() || (node.is_null() && service.is_null() && hints.is_none()) {
+    let hints = hints.optional();
+    if res.is_null() || (node.get().is_none() && service.get().is_none() && hints.is_none()) {
         set_errno(libc::EINVAL);
         return -1;
     }
@@ -79,28 +63,25 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
         set_errno(libc::ENOMEM);
         return -1;
     };
-    let code = if node.is_null() && service.is_null() {
-        // SAFETY: by contract valid.
-        unsafe { from_hints(rai, hints) };
+    let code = if node.get().is_none() && service.get().is_none() {
+        from_hints(rai, hints.as_ref());
         0
     } else {
-        // SAFETY: by contract terminated strings.
-        unsafe { look_up(rai, node, service, hints) }
+        look_up(rai, node, service, hints.as_ref())
     };
     if code != 0 {
         // SAFETY: created above.
-        unsafe { rdma_freeaddrinfo(info) };
+        rdma_freeaddrinfo(unsafe { Last::new(info) });
         return code;
     }
-    if let Some(hints) = hints
+    if let Some(hints) = &hints
         && rai.ai_src_len == 0
         && hints.ai_src_len > 0
     {
-        // SAFETY: by contract readable for its length.
-        unsafe { set_src(rai, hints.ai_src_addr, hints.ai_src_len) };
+        set_src(rai, hints.src_bytes());
     }
-    // SAFETY: not NULL, and by contract writable.
-    unsafe { res.write(info) };
+    // Not NULL.
+    let _ = res.write(info);
     0
 }
 
@@ -113,7 +94,7 @@ unsafe impl Send for Resolved {}
 impl Drop for Resolved {
     fn drop(&mut self) {
         // SAFETY: the list of `rdma_getaddrinfo`, which only this value has.
-        unsafe { rdma_freeaddrinfo(self.0) };
+        rdma_freeaddrinfo(unsafe { Last::new(self.0) });
     }
 }
 
@@ -122,25 +103,23 @@ impl Drop for Resolved {
 ///
 /// EBUSY while the program has not taken the addresses of an earlier call. EOPNOTSUPP for names of
 /// a subnet administrator, which Ethernet does not have. ENOENT if the name has no address.
-pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
-    id: *mut rdma_cm_id,
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const rdma_addrinfo,
+pub(crate) extern "C" fn rdma_resolve_addrinfo(
+    id: Handle<'_, rdma_cm_id>,
+    node: Text<'_>,
+    service: Text<'_>,
+    hints: In<'_, rdma_addrinfo>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract NULL or live.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: by contract NULL or valid.
-        if unsafe { hints.as_ref() }.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+        let object = id.get()?;
+        let flags = hints.optional().map_or(0, |hints| hints.ai_flags);
+        if flags & RAI_SA != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         if object.state.lock().resolved.is_some() {
             return Err(Errno(libc::EBUSY));
         }
         let mut found = ptr::null_mut();
-        // SAFETY: same contract, and room for the list.
-        match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut found) } {
+        match rdma_getaddrinfo(node, service, hints, Out::of(&mut found)) {
             0 => {}
             -1 | libc::EAI_SYSTEM => return Err(Errno::last()),
             libc::EAI_MEMORY => return Err(Errno(libc::ENOMEM)),
@@ -156,8 +135,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
             }
             state.resolved = Some(found);
         }
-        // SAFETY: a live ID.
-        let written = unsafe { event::write(id, event::ADDRINFO_RESOLVED, 0, 0) };
+        let written = object.raw.write_event(event::ADDRINFO_RESOLVED, 0, 0);
         if written.is_err() {
             object.state.lock().resolved = None;
         }
@@ -168,51 +146,41 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
 
 /// `rdma_query_addrinfo`: gives the addresses of `rdma_resolve_addrinfo` to the program, which
 /// frees them. ENOENT if there are none.
-pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
-    id: *mut rdma_cm_id,
-    info: *mut *mut rdma_addrinfo,
+pub(crate) extern "C" fn rdma_query_addrinfo(
+    id: Handle<'_, rdma_cm_id>,
+    info: Out<'_, *mut rdma_addrinfo>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract NULL or live.
-        let object = unsafe { IdObject::borrow(id) }?;
+        let object = id.get()?;
         if info.is_null() {
             return Err(Errno::INVAL);
         }
         let resolved = object.state.lock().resolved.take();
         let resolved = ManuallyDrop::new(resolved.ok_or(Errno(libc::ENOENT))?);
-        // SAFETY: by contract writable, and not NULL.
-        unsafe { info.write(resolved.0) };
-        Ok(())
+        info.write(resolved.0)
     })
 }
 
-/// # Safety
-/// The hints must be valid.
-unsafe fn from_hints(rai: &mut rdma_addrinfo, hints: Option<&rdma_addrinfo>) {
+fn from_hints(rai: &mut rdma_addrinfo, hints: Option<&View<'_, rdma_addrinfo>>) {
     let Some(hints) = hints else { return };
     rai.ai_flags = hints.ai_flags;
     rai.ai_family = hints.ai_family;
     rai.ai_qp_type = hints.ai_qp_type;
     rai.ai_port_space = hints.ai_port_space;
     if hints.ai_dst_len > 0 {
-        // SAFETY: by contract readable for its length.
-        unsafe { set_dst(rai, hints.ai_dst_addr, hints.ai_dst_len) };
+        set_dst(rai, hints.dst_bytes());
     }
 }
 
-/// # Safety
-/// `addr` must be NULL or readable for `len` bytes.
-unsafe fn set_src(rai: &mut rdma_addrinfo, addr: *const sockaddr, len: u32) {
-    // SAFETY: by contract.
-    rai.ai_src_addr = unsafe { copy(addr.cast(), usize::try_from(len).unwrap_or(0)) }.cast();
+fn set_src(rai: &mut rdma_addrinfo, addr: Buffer<'_>) {
+    rai.ai_src_addr = copy(addr).cast();
+    let len = u32::try_from(addr.len()).unwrap_or(0);
     rai.ai_src_len = if rai.ai_src_addr.is_null() { 0 } else { len };
 }
 
-/// # Safety
-/// `addr` must be NULL or readable for `len` bytes.
-unsafe fn set_dst(rai: &mut rdma_addrinfo, addr: *const sockaddr, len: u32) {
-    // SAFETY: by contract.
-    rai.ai_dst_addr = unsafe { copy(addr.cast(), usize::try_from(len).unwrap_or(0)) }.cast();
+fn set_dst(rai: &mut rdma_addrinfo, addr: Buffer<'_>) {
+    rai.ai_dst_addr = copy(addr).cast();
+    let len = u32::try_from(addr.len()).unwrap_or(0);
     rai.ai_dst_len = if rai.ai_dst_addr.is_null() { 0 } else { len };
 }
 
@@ -224,8 +192,7 @@ const fn wants_gids(hints: &rdma_addrinfo) -> bool {
 
 /// Converts the hints to those of getaddrinfo(3).
 fn plain_hints(hints: Option<&rdma_addrinfo>) -> addrinfo {
-    // SAFETY: all zeroes are a valid structure.
-    let mut plain: addrinfo = unsafe { std::mem::zeroed() };
+    let mut plain: addrinfo = zeroed();
     plain.ai_socktype = libc::SOCK_STREAM;
     let Some(hints) = hints else { return plain };
     if hints.ai_flags & RAI_PASSIVE != 0 {
@@ -247,15 +214,15 @@ fn plain_hints(hints: Option<&rdma_addrinfo>) -> addrinfo {
     plain
 }
 
-/// # Safety
-/// The strings must be NULL or terminated.
-unsafe fn look_up(
+fn look_up(
     rai: &mut rdma_addrinfo,
-    node: *const c_char,
-    service: *const c_char,
-    hints: Option<&rdma_addrinfo>,
+    node: Text<'_>,
+    service: Text<'_>,
+    hints: Option<&View<'_, rdma_addrinfo>>,
 ) -> c_int {
+    let hints = hints.map(|hints| &**hints);
     let plain = plain_hints(hints);
+    let (node, service) = (node.as_ptr(), service.as_ptr());
     let mut found: *mut addrinfo = ptr::null_mut();
     // SAFETY: the names are terminated strings by contract, and `found` is writable.
     let code = unsafe { libc::getaddrinfo(node, service, &raw const plain, &raw mut found) };
@@ -294,15 +261,19 @@ unsafe fn take(rai: &mut rdma_addrinfo, first: &addrinfo, hints: Option<&rdma_ad
             rai.ai_family = AF_IB;
             (ptr::from_ref(ib).cast(), IB_LEN)
         }
-        None => (first.ai_addr.cast_const(), first.ai_addrlen),
+        None => (
+            first.ai_addr.cast_const().cast::<c_void>(),
+            first.ai_addrlen,
+        ),
     };
     // SAFETY: getaddrinfo(3) returns the length of the address and a terminated name.
     unsafe {
+        let addr = Buffer::new(addr, usize::try_from(len).unwrap_or(0));
         if is_passive {
-            set_src(rai, addr, len);
+            set_src(rai, addr);
             rai.ai_src_canonname = copy_name(first.ai_canonname);
         } else {
-            set_dst(rai, addr, len);
+            set_dst(rai, addr);
             rai.ai_dst_canonname = copy_name(first.ai_canonname);
         }
     }
@@ -341,9 +312,9 @@ unsafe fn copy_name(name: *const c_char) -> *mut c_char {
 }
 
 /// `rdma_freeaddrinfo`.
-pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
+pub(crate) extern "C" fn rdma_freeaddrinfo(res: Last<'_, rdma_addrinfo>) {
     void_call(|| {
-        let mut next = res;
+        let mut next = res.as_ptr();
         // SAFETY: by contract a list from `rdma_getaddrinfo`.
         while let Some(info) = unsafe { next.as_ref() } {
             let this = next;

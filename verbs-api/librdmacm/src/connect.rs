@@ -1,20 +1,18 @@
 //! Connection setup and teardown.
 
-use std::{
-    ffi::{c_int, c_uint, c_void},
-    ptr,
-};
+use std::ffi::{c_int, c_uint, c_void};
 
-use libc::sockaddr;
 use rocade_abi::{
-    IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD, ibv_qp_attr, rdma_cm_id, rdma_conn_param,
+    IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD, ibv_qp, ibv_qp_attr, rdma_cm_id,
+    rdma_conn_param,
 };
 
 use crate::{
+    args::{Address, Buffer, Handle, In, InOut, Out, View, member, zeroed},
     devices,
-    engine::{ops, verbs},
+    engine::verbs,
     event::qp_to_error,
-    ffi::{self, Errno, int_call},
+    ffi::{Errno, int_call},
     id::{IdObject, PS_TCP, copy_address},
 };
 
@@ -28,43 +26,46 @@ const COMM_EST: c_uint = 4;
 
 /// Returns the attributes that take the queue pair of an ID to a state, and their mask.
 fn qp_attr(object: &IdObject, state: c_uint) -> Result<(ibv_qp_attr, c_int), Errno> {
-    // SAFETY: all zeroes are valid attributes.
-    let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let mut attr: ibv_qp_attr = zeroed();
     attr.qp_state = state;
     let mut mask = 0;
-    // SAFETY: a live ID, and room for the answers.
-    Errno::check(unsafe { (ops()?.id_qp_attr)(object.raw, &raw mut attr, &raw mut mask) })?;
+    object
+        .raw
+        .qp_attr(InOut::of(&mut attr), Out::of(&mut mask))?;
     Ok((attr, mask))
 }
 
 /// Modifies the queue pair of an ID to a state.
+///
+/// # Errors
+/// The errno of the engine, or of the verb.
 pub(crate) fn qp_to(
-    id: *mut rdma_cm_id,
+    object: &IdObject,
     state: c_uint,
     change: impl FnOnce(&mut ibv_qp_attr),
 ) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID.
-    let object = unsafe { IdObject::borrow(id) }?;
     let (mut attr, mask) = qp_attr(object, state)?;
     change(&mut attr);
-    // SAFETY: the C part is alive, and so is its QP.
-    Errno::check(unsafe { (verbs()?.ibv_modify_qp)((*id).qp, &raw mut attr, mask) })
+    Errno::check(verbs()?.ibv_modify_qp(object.qp(), In::of(&attr), mask))
 }
 
 /// Modifies the queue pair of an ID to RTS. Given depths replace those that the peer sent.
+///
+/// # Errors
+/// As for [`qp_to`].
 //= CMA-10
 pub(crate) fn qp_to_rts(
-    id: *mut rdma_cm_id,
+    object: &IdObject,
     responder_resources: Option<u8>,
     initiator_depth: Option<u8>,
 ) -> Result<(), Errno> {
-    qp_to(id, IBV_QPS_INIT, |_| {})?;
-    qp_to(id, IBV_QPS_RTR, |attr| {
+    qp_to(object, IBV_QPS_INIT, |_| {})?;
+    qp_to(object, IBV_QPS_RTR, |attr| {
         if let Some(depth) = responder_resources {
             attr.max_dest_rd_atomic = depth;
         }
     })?;
-    qp_to(id, IBV_QPS_RTS, |attr| {
+    qp_to(object, IBV_QPS_RTS, |attr| {
         if let Some(depth) = initiator_depth {
             attr.max_rd_atomic = depth;
         }
@@ -73,81 +74,67 @@ pub(crate) fn qp_to_rts(
 
 /// `rdma_bind_addr`.
 //= LRC-16
-pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+pub(crate) extern "C" fn rdma_bind_addr(id: Handle<'_, rdma_cm_id>, addr: Address<'_>) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: a live ID, and by contract an address.
-        Errno::check(unsafe { (ops()?.id_bind)(object.raw, addr) })?;
+        let object = id.get()?;
+        object.raw.bind(addr)?;
         object.query()
     })
 }
 
 /// `rdma_resolve_addr`. The time limit is for a peer that the system has to ask for.
-pub(crate) unsafe extern "C" fn rdma_resolve_addr(
-    id: *mut rdma_cm_id,
-    src: *mut sockaddr,
-    dst: *mut sockaddr,
+pub(crate) extern "C" fn rdma_resolve_addr(
+    id: Handle<'_, rdma_cm_id>,
+    src: Address<'_>,
+    dst: Address<'_>,
     timeout_ms: c_int,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        if dst.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: a live ID, and by contract addresses.
-        Errno::check(unsafe { (ops()?.id_resolve_addr)(object.raw, src, dst, timeout_ms) })?;
-        // SAFETY: by contract an address.
-        if let Some(dst) = unsafe { copy_address(dst) } {
-            // SAFETY: the C part is alive.
-            unsafe { (*id).route.addr.dst_storage = dst };
+        let object = id.get()?;
+        let dst = dst.some().ok_or(Errno::INVAL)?;
+        object.raw.resolve_addr(src, dst, timeout_ms)?;
+        if let Some(dst) = copy_address(dst)? {
+            object.set_member(member!(rdma_cm_id, route.addr.dst_storage), dst);
         }
         object.complete()
     })
 }
 
 /// `rdma_resolve_route`.
-pub(crate) unsafe extern "C" fn rdma_resolve_route(
-    id: *mut rdma_cm_id,
+pub(crate) extern "C" fn rdma_resolve_route(
+    id: Handle<'_, rdma_cm_id>,
     _timeout_ms: c_int,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: a live ID.
-        Errno::check(unsafe { (ops()?.id_resolve_route)(object.raw) })?;
+        let object = id.get()?;
+        object.raw.resolve_route()?;
         object.complete()
     })
 }
 
 /// `rdma_listen`.
-pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+pub(crate) extern "C" fn rdma_listen(id: Handle<'_, rdma_cm_id>, backlog: c_int) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: a live ID.
-        Errno::check(unsafe { (ops()?.id_listen)(object.raw, backlog) })?;
+        let object = id.get()?;
+        object.raw.listen(backlog)?;
         object.query()
     })
 }
 
 /// Checks the depths of a connection against the limits of the device.
 //= LRC-09
-fn check_depths(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID.
-    let (ps, qp, device) = unsafe { ((*id).ps, (*id).qp, (*id).verbs) };
-    if ps != PS_TCP {
+fn check_depths(object: &IdObject, param: Option<&rdma_conn_param>) -> Result<(), Errno> {
+    if object.member(member!(rdma_cm_id, ps)) != PS_TCP {
         return Ok(());
     }
     let Some(param) = param else {
-        return if qp.is_null() {
+        return if object.qp().is_null() {
             Err(Errno::INVAL)
         } else {
             Ok(())
         };
     };
-    let device = devices::of(device)?;
+    let device = devices::of(object.verbs())?;
     let exceeds = |asked: u8, most: u8| asked != MAX_DEPTH && asked > most;
     if exceeds(param.responder_resources, device.max_responder_resources)
         || exceeds(param.initiator_depth, device.max_initiator_depth)
@@ -157,17 +144,21 @@ fn check_depths(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<
     Ok(())
 }
 
-/// Builds the connection parameters that are sent to the peer.
-fn complete_param(
-    id: *mut rdma_cm_id,
+/// Returns the parameters that are sent to the peer.
+fn complete_param<'a>(
+    object: &IdObject,
     param: Option<&rdma_conn_param>,
     (responder_resources, initiator_depth): (u8, u8),
-    private_data: &[u8],
-) -> Result<rdma_conn_param, Errno> {
-    // SAFETY: by contract a live ID, and so is its QP.
-    let own = unsafe { (*id).qp.as_ref() };
+    private_data: &'a [u8],
+) -> Result<View<'a, rdma_conn_param>, Errno> {
+    let (srq, qp_num) = (member!(ibv_qp, srq), member!(ibv_qp, qp_num));
+    let own = object.qp().some().map(|qp| {
+        let qp = qp.as_ptr();
+        // SAFETY: a live queue pair, of which these members do not change.
+        unsafe { (srq.of(qp).read(), qp_num.of(qp).read()) }
+    });
     let private_data_len = u8::try_from(private_data.len()).map_err(|_| Errno::INVAL)?;
-    Ok(rdma_conn_param {
+    let param = rdma_conn_param {
         private_data: private_data.as_ptr().cast::<c_void>(),
         private_data_len,
         responder_resources,
@@ -177,69 +168,55 @@ fn complete_param(
         rnr_retry_count: param.map_or(7, |param| param.rnr_retry_count),
         srq: own.map_or_else(
             || param.map_or(0, |param| param.srq),
-            |qp| (!qp.srq.is_null()).into(),
+            |(srq, _)| (!srq.is_null()).into(),
         ),
-        qp_num: own.map_or_else(|| param.map_or(0, |param| param.qp_num), |qp| qp.qp_num),
-    })
+        qp_num: own.map_or_else(
+            || param.map_or(0, |param| param.qp_num),
+            |(_, qp_num)| qp_num,
+        ),
+    };
+    // SAFETY: the private data is there during the view's lifetime.
+    Ok(unsafe { View::new(param) })
 }
 
 /// Returns the private data of the connection parameters.
-///
-/// # Safety
-/// The private data must be readable for their length.
-unsafe fn private_of(param: Option<&rdma_conn_param>) -> &[u8] {
-    match param {
-        Some(param) if param.private_data_len > 0 && !param.private_data.is_null() => {
-            // SAFETY: by contract.
-            unsafe {
-                std::slice::from_raw_parts(
-                    param.private_data.cast::<u8>(),
-                    param.private_data_len.into(),
-                )
-            }
-        }
-        _ => &[],
-    }
+fn private_of(param: Option<&View<'_, rdma_conn_param>>) -> Vec<u8> {
+    param.map_or_else(Vec::new, |param| param.private().to_vec())
 }
 
 /// `rdma_connect`.
 //= LRC-09
 //= LRC-11
-pub(crate) unsafe extern "C" fn rdma_connect(
-    id: *mut rdma_cm_id,
-    param: *mut rdma_conn_param,
+pub(crate) extern "C" fn rdma_connect(
+    id: Handle<'_, rdma_cm_id>,
+    param: In<'_, rdma_conn_param>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: by contract NULL or valid.
-        let param = unsafe { param.as_ref() };
-        check_depths(id, param)?;
-        // SAFETY: by contract a live ID.
-        let limits = devices::of(unsafe { (*id).verbs }).ok();
+        let object = id.get()?;
+        let param = param.optional();
+        check_depths(object, param.as_deref())?;
+        let limits = devices::of(object.verbs()).ok();
         let or_limit = |asked: Option<u8>, most: Option<u8>| match asked {
             Some(asked) if asked != MAX_DEPTH => asked,
             _ => most.unwrap_or(0),
         };
         let responder_resources = or_limit(
-            param.map(|param| param.responder_resources),
+            param.as_ref().map(|param| param.responder_resources),
             limits.map(|device| device.max_responder_resources),
         );
         let initiator_depth = or_limit(
-            param.map(|param| param.initiator_depth),
+            param.as_ref().map(|param| param.initiator_depth),
             limits.map(|device| device.max_initiator_depth),
         );
         let data = {
             let mut state = object.state.lock();
             state.responder_resources = responder_resources;
             state.initiator_depth = initiator_depth;
-            // SAFETY: by contract readable.
-            [state.connect.as_slice(), unsafe { private_of(param) }].concat()
+            [state.connect.as_slice(), &private_of(param.as_ref())].concat()
         };
         let depths = (responder_resources, initiator_depth);
-        let param = complete_param(id, param, depths, &data)?;
-        // SAFETY: a live ID, and private data that outlive the call.
-        Errno::check(unsafe { (ops()?.id_connect)(object.raw, &raw const param) })?;
+        let param = complete_param(object, param.as_deref(), depths, &data)?;
+        object.raw.connect(param.as_in())?;
         object.state.lock().connect.clear();
         object.complete()
     })
@@ -247,19 +224,15 @@ pub(crate) unsafe extern "C" fn rdma_connect(
 
 /// `rdma_accept`.
 //= LRC-10
-pub(crate) unsafe extern "C" fn rdma_accept(
-    id: *mut rdma_cm_id,
-    param: *mut rdma_conn_param,
+pub(crate) extern "C" fn rdma_accept(
+    id: Handle<'_, rdma_cm_id>,
+    param: In<'_, rdma_conn_param>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: by contract NULL or valid.
-        let param = unsafe { param.as_ref() };
-        check_depths(id, param)?;
-        // SAFETY: by contract a live ID, and so is its QP.
-        let (device, qp, qp_type) = unsafe { ((*id).verbs, (*id).qp.as_ref(), (*id).qp_type) };
-        let device = devices::of(device)?;
+        let object = id.get()?;
+        let param = param.optional();
+        check_depths(object, param.as_deref())?;
+        let device = devices::of(object.verbs())?;
         let (responder_resources, initiator_depth) = {
             let state = object.state.lock();
             let of = |asked: Option<u8>, request: u8, most: u8| match asked {
@@ -268,32 +241,28 @@ pub(crate) unsafe extern "C" fn rdma_accept(
             };
             (
                 of(
-                    param.map(|param| param.responder_resources),
+                    param.as_ref().map(|param| param.responder_resources),
                     state.responder_resources,
                     device.max_responder_resources,
                 ),
                 of(
-                    param.map(|param| param.initiator_depth),
+                    param.as_ref().map(|param| param.initiator_depth),
                     state.initiator_depth,
                     device.max_initiator_depth,
                 ),
             )
         };
-        let is_datagram = qp_type == IBV_QPT_UD;
+        let is_datagram = object.member(member!(rdma_cm_id, qp_type)) == IBV_QPT_UD;
         //= EVT-06
-        if qp.is_some() && !is_datagram {
-            qp_to_rts(id, Some(responder_resources), Some(initiator_depth))?;
+        if !object.qp().is_null() && !is_datagram {
+            qp_to_rts(object, Some(responder_resources), Some(initiator_depth))?;
         }
-        // SAFETY: by contract readable.
-        let data = unsafe { private_of(param) };
+        let data = private_of(param.as_ref());
         let depths = (responder_resources, initiator_depth);
-        let param = complete_param(id, param, depths, data)?;
-        // SAFETY: a live ID, and private data that outlive the call.
-        let accepted = Errno::check(unsafe {
-            (ops()?.id_accept)(object.raw, object.cookie(), &raw const param)
-        });
+        let param = complete_param(object, param.as_deref(), depths, &data)?;
+        let accepted = object.raw.accept(object.cookie(), param.as_in());
         if let Err(errno) = accepted {
-            let _ = qp_to_error(id);
+            let _ = qp_to_error(object);
             return Err(errno);
         }
         if is_datagram {
@@ -309,96 +278,83 @@ pub(crate) unsafe extern "C" fn rdma_accept(
 
 /// `rdma_establish`, for programs that create the queue pair themselves.
 //= LRC-24
-pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+pub(crate) extern "C" fn rdma_establish(id: Handle<'_, rdma_cm_id>) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: the C part is alive.
-        if unsafe { !(*id).qp.is_null() } {
+        let object = id.get()?;
+        if !object.qp().is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: a live ID.
-        Errno::check(unsafe { (ops()?.id_establish)(object.raw) })
+        object.raw.establish()
     })
 }
 
-/// # Safety
-/// As for `rdma_reject`.
-unsafe fn reject(id: *mut rdma_cm_id, reason: u16, data: *const c_void, len: u8) -> c_int {
-    int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        let data = if len == 0 { ptr::null() } else { data };
-        // SAFETY: a live ID, and by contract readable private data.
-        Errno::check(unsafe { (ops()?.id_reject)(object.raw, reason, data, len) })
-    })
+fn reject(id: Handle<'_, rdma_cm_id>, reason: u16, data: Buffer<'_>) -> c_int {
+    int_call(|| id.get()?.raw.reject(reason, data))
 }
 
 /// `rdma_reject`.
+///
+/// # Safety
+/// `data` must be NULL or readable for `len` bytes.
 //= LRC-19
 pub(crate) unsafe extern "C" fn rdma_reject(
-    id: *mut rdma_cm_id,
+    id: Handle<'_, rdma_cm_id>,
     data: *const c_void,
     len: u8,
 ) -> c_int {
     // SAFETY: same contract.
-    unsafe { reject(id, REJ_CONSUMER, data, len) }
+    reject(id, REJ_CONSUMER, unsafe { Buffer::new(data, len.into()) })
 }
 
 /// `rdma_reject_ece`: rejects a request because of its vendor options (ECE).
+///
+/// # Safety
+/// As for [`rdma_reject`].
 //= LRC-19
 pub(crate) unsafe extern "C" fn rdma_reject_ece(
-    id: *mut rdma_cm_id,
+    id: Handle<'_, rdma_cm_id>,
     data: *const c_void,
     len: u8,
 ) -> c_int {
     // SAFETY: same contract.
-    unsafe { reject(id, REJ_VENDOR_OPTION, data, len) }
+    let data = unsafe { Buffer::new(data, len.into()) };
+    reject(id, REJ_VENDOR_OPTION, data)
 }
 
 /// `rdma_disconnect`.
 //= LRC-20
-pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+pub(crate) extern "C" fn rdma_disconnect(id: Handle<'_, rdma_cm_id>) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        qp_to_error(id)?;
-        // SAFETY: a live ID.
-        Errno::check(unsafe { (ops()?.id_disconnect)(object.raw) })?;
+        let object = id.get()?;
+        qp_to_error(object)?;
+        object.raw.disconnect()?;
         object.complete()
     })
 }
 
 /// `rdma_notify`: reports that the queue pair received a packet of its peer (`IBV_EVENT_COMM_EST`).
 //= EVT-08
-pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
+pub(crate) extern "C" fn rdma_notify(id: Handle<'_, rdma_cm_id>, event: c_uint) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
+        let object = id.get()?;
         if event != COMM_EST {
             return Ok(());
         }
-        // SAFETY: a live ID.
-        Errno::check(unsafe { (ops()?.id_notify)(object.raw) })
+        object.raw.notify()
     })
 }
 
 /// `rdma_init_qp_attr`.
 //= LRC-24
-pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
-    id: *mut rdma_cm_id,
-    attr: *mut ibv_qp_attr,
-    mask: *mut c_int,
+pub(crate) extern "C" fn rdma_init_qp_attr(
+    id: Handle<'_, rdma_cm_id>,
+    attr: InOut<'_, ibv_qp_attr>,
+    mask: Out<'_, c_int>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: by contract NULL or readable.
-        let state = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?.qp_state;
-        let (found, bits) = qp_attr(object, state)?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(attr, found) }?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(mask, bits) }
+        let object = id.get()?;
+        let (found, bits) = qp_attr(object, attr.read()?.qp_state)?;
+        attr.write(found)?;
+        mask.write(bits)
     })
 }

@@ -11,12 +11,13 @@ use std::{
 
 use parking_lot::Mutex;
 use rocade_abi::{
-    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_device_attr, ibv_pd,
-    ibv_xrcd, ibv_xrcd_init_attr,
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_device, ibv_device_attr,
+    ibv_pd, ibv_xrcd, ibv_xrcd_init_attr,
 };
 
 use crate::{
-    engine,
+    args::{Handle, List, Out, zeroed},
+    engine::{self, DeviceList},
     ffi::{Errno, ptr_call},
     qp::table_of,
 };
@@ -113,10 +114,10 @@ pub(crate) fn at(place: c_int) -> Result<Option<Device>, Errno> {
 ///
 /// # Errors
 /// `ENODEV` if the context does not belong to an open Rocade device.
-pub(crate) fn of(verbs: *mut ibv_context) -> Result<Device, Errno> {
+pub(crate) fn of(verbs: Handle<'_, ibv_context>) -> Result<Device, Errno> {
     let mut devices = DEVICES.lock();
     devices.refresh()?;
-    let found = devices.find(|device| device.verbs == verbs);
+    let found = devices.find(|device| device.verbs == verbs.as_ptr());
     found.ok_or(Errno::NODEV)
 }
 
@@ -126,24 +127,21 @@ pub(crate) fn of(verbs: *mut ibv_context) -> Result<Device, Errno> {
 /// `ENODEV` if the context does not belong to an open Rocade device, or the error of opening the
 /// XRC domain.
 //= LRC-05
-pub(crate) fn xrcd_of(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
+pub(crate) fn xrcd_of(verbs: Handle<'_, ibv_context>) -> Result<*mut ibv_xrcd, Errno> {
     all()?;
     let mut devices = DEVICES.lock();
     let mut open = devices.open.iter_mut();
-    let device = open.find(|device| device.verbs == verbs);
+    let device = open.find(|device| device.verbs == verbs.as_ptr());
     let device = device.ok_or(Errno::NODEV)?;
     if device.xrcd.is_null() {
-        // SAFETY: an open device of Rocade's libibverbs.
-        let open = unsafe { table_of(verbs) }
-            .open_xrcd
-            .ok_or(Errno(libc::EOPNOTSUPP))?;
+        let open = table_of(verbs).open_xrcd.ok_or(Errno(libc::EOPNOTSUPP))?;
         let mut attr = ibv_xrcd_init_attr {
             comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
             fd: -1,
             oflags: libc::O_CREAT,
         };
         // SAFETY: an open device, and attributes.
-        device.xrcd = Errno::made(unsafe { open(verbs, &raw mut attr) })?;
+        device.xrcd = Errno::made(unsafe { open(verbs.as_ptr(), &raw mut attr) })?;
     }
     Ok(device.xrcd)
 }
@@ -152,33 +150,30 @@ pub(crate) fn xrcd_of(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
 fn open_listed(open: &[Device]) -> Result<Vec<Device>, Errno> {
     let verbs = engine::verbs()?;
     let mut count = 0;
-    // SAFETY: a writable count.
-    let list = Errno::made(unsafe { (verbs.ibv_get_device_list)(&raw mut count) })?;
-    let count = usize::try_from(count).unwrap_or(0);
-    let others = (0..count).filter_map(|index| {
-        // SAFETY: `index` is within the list.
-        let device = unsafe { list.add(index).read() };
-        // SAFETY: a device of the list.
-        let place = unsafe { (verbs.ibv_get_device_index)(device) };
+    let list = Errno::made(verbs.ibv_get_device_list(Out::of(&mut count)))?;
+    // SAFETY: the list has that many devices, which live as long as the process.
+    let devices = unsafe { List::new(list, count) };
+    let others = devices.iter().filter_map(|device| {
+        // SAFETY: as above.
+        let device = unsafe { Handle::new(device) };
+        let place = verbs.ibv_get_device_index(device);
         let is_open = open.iter().any(|device| device.place == place);
         (!is_open).then(|| open_one(place, device))
     });
     let opened = others.collect();
     // SAFETY: the list, which is not used any more.
-    unsafe { (verbs.ibv_free_device_list)(list) };
+    verbs.ibv_free_device_list(unsafe { DeviceList::new(list) });
     opened
 }
 
-fn open_one(place: c_int, device: *mut rocade_abi::ibv_device) -> Result<Device, Errno> {
+fn open_one(place: c_int, device: Handle<'_, ibv_device>) -> Result<Device, Errno> {
     let verbs = engine::verbs()?;
-    // SAFETY: a device of the list.
-    let context = Errno::made(unsafe { (verbs.ibv_open_device)(device) })?;
-    // SAFETY: all zeroes are a valid structure.
-    let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: an open device, and room for the answer.
-    Errno::check(unsafe { (verbs.ibv_query_device)(context, &raw mut attr) })?;
-    // SAFETY: an open device.
-    let pd = Errno::made(unsafe { (verbs.ibv_alloc_pd)(context) })?;
+    let context = Errno::made(verbs.ibv_open_device(device))?;
+    // SAFETY: opened just now, and never closed.
+    let open = unsafe { Handle::new(context) };
+    let mut attr: ibv_device_attr = zeroed();
+    Errno::check(verbs.ibv_query_device(open, Out::of(&mut attr)))?;
+    let pd = Errno::made(verbs.ibv_alloc_pd(open))?;
     let byte = |count: c_int| u8::try_from(count).unwrap_or(u8::MAX);
     Ok(Device {
         place,
@@ -192,15 +187,12 @@ fn open_one(place: c_int, device: *mut rocade_abi::ibv_device) -> Result<Device,
 
 /// `rdma_get_devices`: returns an array that ends with NULL. The devices stay open.
 //= LRC-18
-pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
+pub(crate) extern "C" fn rdma_get_devices(num_devices: Out<'_, c_int>) -> *mut *mut ibv_context {
     ptr_call(|| {
-        // SAFETY: by contract NULL or writable.
-        let count = unsafe { num_devices.as_mut() };
         let found = all();
-        if let Some(count) = count {
-            let len = found.as_ref().map_or(0, Vec::len);
-            *count = c_int::try_from(len).unwrap_or(0);
-        }
+        let len = found.as_ref().map_or(0, Vec::len);
+        // The place may be NULL.
+        let _ = num_devices.write(c_int::try_from(len).unwrap_or(0));
         let found = found?;
         let len = (found.len() + 1) * size_of::<*mut ibv_context>();
         // SAFETY: the size is not 0. A program can free the array only with `rdma_free_devices`.

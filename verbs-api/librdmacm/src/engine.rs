@@ -4,27 +4,30 @@
 use std::{
     ffi::{CStr, c_int, c_uint, c_void},
     io::{self, Write as _},
+    ptr,
     sync::OnceLock,
     time::Duration,
 };
 
-use libc::pollfd;
+use libc::{pollfd, sockaddr};
 
 use rocade_abi::{
     ROCADE_CM_VERSION, ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
-    ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq,
-    rocade_cm_ops,
+    ibv_device_attr, ibv_ece, ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_srq, rdma_conn_param, rocade_cm_channel, rocade_cm_id, rocade_cm_ops, rocade_cm_route,
 };
 
+use crate::args::{Address, Buffer, Handle, In, InOut, IntoC, Last, Out, zeroed};
 use crate::ffi::Errno;
 use crate::library::{self, function};
 
+/// Declares functions of `libibverbs.so.1`, each parameter with the type that C declares.
 macro_rules! verbs {
-    ($( $name:ident: fn($($arg:ty),*) -> $result:ty; )+) => {
+    ($( $name:ident: fn($($arg:ident: $typed:ty => $raw:ty),*) -> $result:ty; )+) => {
         /// Functions of `libibverbs.so.1`.
         #[derive(Clone, Copy)]
         pub(crate) struct Verbs {
-            $( pub(crate) $name: unsafe extern "C" fn($($arg),*) -> $result, )+
+            $( $name: unsafe extern "C" fn($($raw),*) -> $result, )+
         }
 
         impl Verbs {
@@ -40,35 +43,226 @@ macro_rules! verbs {
                     }, )+
                 })
             }
+
+            $(
+                /// Calls the verb of this name.
+                pub(crate) fn $name(&self, $($arg: $typed),*) -> $result {
+                    // SAFETY: each argument is as its type promises, which is what the verb
+                    // demands.
+                    unsafe { (self.$name)($(IntoC::into_c($arg)),*) }
+                }
+            )+
         }
     };
 }
 
 verbs! {
-    ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
-    ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
-    ibv_get_device_index: fn(*mut ibv_device) -> c_int;
-    ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
-    ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
-    ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
-    ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
-    ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
-    ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
-    ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
-    ibv_resize_cq: fn(*mut ibv_cq, c_int) -> c_int;
-    ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
-    ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
-    ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
-    ibv_attach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
-    ibv_detach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
-    ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
-    ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
-    ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
-    ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
-    ibv_ack_cq_events: fn(*mut ibv_cq, c_uint) -> ();
-    ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
-    ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
-    ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
+    ibv_get_device_list: fn(count: Out<'_, c_int> => *mut c_int) -> *mut *mut ibv_device;
+    ibv_get_device_index: fn(device: Handle<'_, ibv_device> => *mut ibv_device) -> c_int;
+    ibv_open_device: fn(device: Handle<'_, ibv_device> => *mut ibv_device) -> *mut ibv_context;
+    ibv_query_device: fn(
+        context: Handle<'_, ibv_context> => *mut ibv_context,
+        attr: Out<'_, ibv_device_attr> => *mut ibv_device_attr) -> c_int;
+    ibv_alloc_pd: fn(context: Handle<'_, ibv_context> => *mut ibv_context) -> *mut ibv_pd;
+    ibv_create_comp_channel: fn(
+        context: Handle<'_, ibv_context> => *mut ibv_context) -> *mut ibv_comp_channel;
+    ibv_destroy_comp_channel: fn(
+        channel: Last<'_, ibv_comp_channel> => *mut ibv_comp_channel) -> c_int;
+    ibv_create_cq: fn(
+        context: Handle<'_, ibv_context> => *mut ibv_context, entries: c_int => c_int,
+        cq_context: *mut c_void => *mut c_void,
+        channel: Handle<'_, ibv_comp_channel> => *mut ibv_comp_channel, vector: c_int => c_int
+    ) -> *mut ibv_cq;
+    ibv_destroy_cq: fn(cq: Last<'_, ibv_cq> => *mut ibv_cq) -> c_int;
+    ibv_resize_cq: fn(cq: Handle<'_, ibv_cq> => *mut ibv_cq, entries: c_int => c_int) -> c_int;
+    ibv_create_qp: fn(
+        pd: Handle<'_, ibv_pd> => *mut ibv_pd,
+        attr: InOut<'_, ibv_qp_init_attr> => *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    ibv_modify_qp: fn(
+        qp: Handle<'_, ibv_qp> => *mut ibv_qp, attr: In<'_, ibv_qp_attr> => *mut ibv_qp_attr,
+        mask: c_int => c_int) -> c_int;
+    ibv_destroy_qp: fn(qp: Last<'_, ibv_qp> => *mut ibv_qp) -> c_int;
+    ibv_attach_mcast: fn(
+        qp: Handle<'_, ibv_qp> => *mut ibv_qp, gid: In<'_, ibv_gid> => *const ibv_gid,
+        lid: u16 => u16) -> c_int;
+    ibv_detach_mcast: fn(
+        qp: Handle<'_, ibv_qp> => *mut ibv_qp, gid: In<'_, ibv_gid> => *const ibv_gid,
+        lid: u16 => u16) -> c_int;
+    ibv_destroy_srq: fn(srq: Last<'_, ibv_srq> => *mut ibv_srq) -> c_int;
+    ibv_dereg_mr: fn(mr: Last<'_, ibv_mr> => *mut ibv_mr) -> c_int;
+    ibv_get_cq_event: fn(
+        channel: Handle<'_, ibv_comp_channel> => *mut ibv_comp_channel,
+        cq: Out<'_, *mut ibv_cq> => *mut *mut ibv_cq,
+        context: Out<'_, *mut c_void> => *mut *mut c_void) -> c_int;
+    ibv_ack_cq_events: fn(cq: Handle<'_, ibv_cq> => *mut ibv_cq, count: c_uint => c_uint) -> ();
+    ibv_create_ah: fn(
+        pd: Handle<'_, ibv_pd> => *mut ibv_pd, attr: In<'_, ibv_ah_attr> => *mut ibv_ah_attr
+    ) -> *mut ibv_ah;
+    ibv_destroy_ah: fn(ah: Last<'_, ibv_ah> => *mut ibv_ah) -> c_int;
+    ibv_query_gid: fn(
+        context: Handle<'_, ibv_context> => *mut ibv_context, port: u8 => u8, index: c_int => c_int,
+        gid: Out<'_, ibv_gid> => *mut ibv_gid) -> c_int;
+    ibv_free_device_list: fn(list: DeviceList => *mut *mut ibv_device) -> ();
+    ibv_reg_mr: fn(
+        pd: Handle<'_, ibv_pd> => *mut ibv_pd, start: Lent => *mut c_void, len: usize => usize,
+        access: c_int => c_int) -> *mut ibv_mr;
+}
+
+/// The list of `ibv_get_device_list`, for its end.
+pub(crate) struct DeviceList(*mut *mut ibv_device);
+
+impl DeviceList {
+    /// Makes a value of a list.
+    ///
+    /// # Safety
+    /// The list must come from `ibv_get_device_list`, and not be used any more.
+    pub(crate) const unsafe fn new(list: *mut *mut ibv_device) -> Self {
+        Self(list)
+    }
+}
+
+impl IntoC<*mut *mut ibv_device> for DeviceList {
+    fn into_c(self) -> *mut *mut ibv_device {
+        self.0
+    }
+}
+
+/// The start of memory that a region may use until it is deregistered.
+pub(crate) struct Lent(*mut c_void);
+
+impl Lent {
+    /// Makes a value of an address.
+    ///
+    /// # Safety
+    /// Peers may change the memory as long as the region exists, as far as its rights allow.
+    pub(crate) const unsafe fn new(start: *mut c_void) -> Self {
+        Self(start)
+    }
+}
+
+impl IntoC<*mut c_void> for Lent {
+    fn into_c(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// An ID of the engine.
+#[repr(transparent)]
+pub(crate) struct EngineId(*mut rocade_cm_id);
+
+/// Declares functions of the private table for an ID, each parameter with the type that C declares.
+macro_rules! id_calls {
+    ($( $name:ident = $op:ident($($arg:ident: $typed:ty => $raw:ty),*); )+) => {
+        impl EngineId {
+            $(
+                /// Calls the function of the table.
+                ///
+                /// # Errors
+                /// As for [`ops`], and the errno of the call.
+                pub(crate) fn $name(&self, $($arg: $typed),*) -> Result<(), Errno> {
+                    let call: unsafe extern "C" fn(*mut rocade_cm_id, $($raw),*) -> c_int =
+                        ops()?.$op;
+                    // SAFETY: a live ID. Each argument is as its type promises.
+                    Errno::check(unsafe { call(self.0, $(IntoC::into_c($arg)),*) })
+                }
+            )+
+        }
+    };
+}
+
+id_calls! {
+    bind = id_bind(addr: Address<'_> => *const sockaddr);
+    resolve_addr = id_resolve_addr(
+        src: Address<'_> => *const sockaddr, dst: Address<'_> => *const sockaddr,
+        timeout_ms: c_int => c_int);
+    resolve_route = id_resolve_route();
+    listen = id_listen(backlog: c_int => c_int);
+    connect = id_connect(param: In<'_, rdma_conn_param> => *const rdma_conn_param);
+    establish = id_establish();
+    accept = id_accept(
+        cookie: u64 => u64, param: In<'_, rdma_conn_param> => *const rdma_conn_param);
+    disconnect = id_disconnect();
+    notify = id_notify();
+    write_event = id_write_event(
+        kind: c_uint => u32, status: c_int => c_int, argument: u64 => u64);
+    qp_attr = id_qp_attr(
+        attr: InOut<'_, ibv_qp_attr> => *mut ibv_qp_attr, mask: Out<'_, c_int> => *mut c_int);
+    set_ece = id_set_ece(ece: In<'_, ibv_ece> => *const ibv_ece);
+    remote_ece = id_remote_ece(ece: Out<'_, ibv_ece> => *mut ibv_ece);
+    migrate = id_migrate(
+        channel: Handle<'_, rocade_cm_channel> => *const rocade_cm_channel,
+        reported: Out<'_, u64> => *mut u64);
+    join = id_join(group: Address<'_> => *const sockaddr, token: u64 => u64);
+    leave = id_leave(token: u64 => u64);
+    route = id_route(route: Out<'_, rocade_cm_route> => *mut rocade_cm_route);
+}
+
+impl EngineId {
+    /// Takes an ID of the engine.
+    ///
+    /// # Safety
+    /// `id` must be alive, and belong to nobody else.
+    pub(crate) const unsafe fn new(id: *mut rocade_cm_id) -> Self {
+        Self(id)
+    }
+
+    /// Creates an ID.
+    ///
+    /// # Errors
+    /// As for [`ops`], and the errno of the call.
+    pub(crate) fn create(
+        channel: Handle<'_, rocade_cm_channel>,
+        (ps, qp_type): (c_uint, c_uint),
+        cookie: u64,
+    ) -> Result<Self, Errno> {
+        let mut id = ptr::null_mut();
+        // SAFETY: a live channel, and room for the answer.
+        let code = unsafe { (ops()?.id_new)(channel.as_ptr(), ps, qp_type, cookie, &raw mut id) };
+        Errno::check(code)?;
+        Ok(Self(id))
+    }
+
+    /// Rejects a request with private data.
+    ///
+    /// # Errors
+    /// As for [`ops`], and the errno of the call.
+    pub(crate) fn reject(&self, reason: u16, data: Buffer<'_>) -> Result<(), Errno> {
+        let len = u8::try_from(data.len()).map_err(|_| Errno::INVAL)?;
+        // SAFETY: a live ID, and private data of that length.
+        Errno::check(unsafe { (ops()?.id_reject)(self.0, reason, data.as_ptr(), len) })
+    }
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// As for [`ops`], and the errno of the call.
+    pub(crate) fn set_option(
+        &self,
+        (level, name): (c_int, c_int),
+        value: Buffer<'_>,
+    ) -> Result<(), Errno> {
+        let (place, len) = (value.as_ptr(), value.len());
+        // SAFETY: a live ID, and a value of that length.
+        Errno::check(unsafe { (ops()?.id_set_option)(self.0, level, name, place, len) })
+    }
+
+    /// Ends the ID. Returns how many events were delivered.
+    ///
+    /// # Errors
+    /// As for [`ops`].
+    pub(crate) fn end(&self) -> Result<u64, Errno> {
+        // SAFETY: a live ID, which is still there afterwards.
+        Ok(unsafe { (ops()?.id_destroy)(self.0) })
+    }
+}
+
+impl Drop for EngineId {
+    fn drop(&mut self) {
+        if let Ok(ops) = ops() {
+            // SAFETY: this value owns the ID.
+            unsafe { (ops.id_free)(self.0) };
+        }
+    }
 }
 
 /// The functions found in `libibverbs.so.1`.
@@ -107,7 +301,7 @@ fn open() -> Option<Library> {
 fn warn_of(library: *mut c_void) {
     // SAFETY: a handle, a terminated name, and room for the answer, for which zeroes are valid.
     let info = unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
+        let mut info: libc::Dl_info = zeroed();
         let verb = libc::dlsym(library, c"ibv_get_device_list".as_ptr());
         libc::dladdr(verb, &raw mut info);
         info

@@ -6,11 +6,12 @@ use std::{ffi::c_int, ptr};
 use rocade_abi::{ibv_pd, ibv_qp_init_attr, rdma_addrinfo, rdma_cm_event, rdma_cm_id};
 
 use crate::{
-    addrinfo::{RAI_PASSIVE, private_prefix},
+    addrinfo::RAI_PASSIVE,
+    args::{Handle, In, InOut, Last, Out, View, member},
     connect::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route},
     event::{self, rdma_get_cm_event},
     ffi::{Errno, int_call, void_call},
-    id::{self, IdObject, qp_type_of, rdma_set_option},
+    id::{self, qp_type_of, set_option},
     qp::{extended, make_qp, rdma_destroy_qp},
     srq::rdma_destroy_srq,
 };
@@ -25,15 +26,14 @@ const RESOLVE_MS: c_int = 2000;
 /// `rdma_create_ep`.
 //= LRC-04
 //= LRC-11
-pub(crate) unsafe extern "C" fn rdma_create_ep(
-    id: *mut *mut rdma_cm_id,
-    info: *mut rdma_addrinfo,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_qp_init_attr,
+pub(crate) extern "C" fn rdma_create_ep(
+    id: Out<'_, *mut rdma_cm_id>,
+    info: In<'_, rdma_addrinfo>,
+    pd: Handle<'_, ibv_pd>,
+    attr: InOut<'_, ibv_qp_init_attr>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract NULL or valid.
-        let info = unsafe { info.as_ref() }.ok_or(Errno::INVAL)?;
+        let info = info.read()?;
         if id.is_null() {
             return Err(Errno::INVAL);
         }
@@ -41,67 +41,50 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         let qp_type = u32::try_from(info.ai_qp_type).map_err(|_| Errno::INVAL)?;
         let of_ps = qp_type_of(ps).ok_or(Errno::INVAL)?;
         let qp_type = if qp_type == 0 { of_ps } else { qp_type };
-        let new = id::create(ptr::null_mut(), ptr::null_mut(), ps, qp_type)?;
-        // SAFETY: by contract valid attributes and domain.
-        let made = unsafe { prepare(new, info, pd, attr, qp_type) };
-        match made {
-            Ok(()) => {
-                // SAFETY: not NULL, and by contract writable.
-                unsafe { id.write(new) };
-                Ok(())
-            }
+        let new = id::create(Handle::NULL, ptr::null_mut(), ps, qp_type)?;
+        match prepare(new.handle(), &info, pd, attr, qp_type) {
+            Ok(()) => id.write(new.into_c()),
             Err(errno) => {
-                // SAFETY: created above, and not returned to the program.
-                unsafe { rdma_destroy_qp(new) };
-                // SAFETY: as above.
-                unsafe { id::destroy(new) }?;
+                rdma_destroy_qp(new.handle());
+                id::destroy(new.into_last())?;
                 Err(errno)
             }
         }
     })
 }
 
-/// # Safety
-/// `id` must be alive. `pd` and `attr` must be NULL or alive.
-unsafe fn prepare(
-    id: *mut rdma_cm_id,
-    info: &rdma_addrinfo,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_qp_init_attr,
+fn prepare(
+    id: Handle<'_, rdma_cm_id>,
+    info: &View<'_, rdma_addrinfo>,
+    pd: Handle<'_, ibv_pd>,
+    place: InOut<'_, ibv_qp_init_attr>,
     qp_type: u32,
 ) -> Result<(), Errno> {
-    // SAFETY: created just now.
-    let object = unsafe { IdObject::borrow(id) }?;
-    // SAFETY: by contract NULL or valid.
-    let attr = unsafe { attr.as_mut() };
+    let object = id.get()?;
+    let attr = place.read().ok();
     if info.ai_flags & RAI_PASSIVE != 0 {
-        // SAFETY: a live ID, and by contract an address.
-        check(unsafe { rdma_bind_addr(id, info.ai_src_addr) })?;
+        check(rdma_bind_addr(id, info.src()))?;
         if !pd.is_null() {
-            // SAFETY: the C part is alive.
-            unsafe { (*id).pd = pd };
+            object.set_member(member!(rdma_cm_id, pd), pd.as_ptr());
         }
         object.state.lock().qp_init_attr = attr.map(|attr| ibv_qp_init_attr { qp_type, ..*attr });
         return Ok(());
     }
-    // SAFETY: a live ID, and by contract addresses.
-    check(unsafe { rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS) })?;
+    check(rdma_resolve_addr(id, info.src(), info.dst(), RESOLVE_MS))?;
     if info.ai_route_len > 0 {
-        // SAFETY: a live ID, and by contract a route of the given length.
-        check(unsafe { rdma_set_option(id, LEVEL_IB, IB_PATH, info.ai_route, info.ai_route_len) })?;
+        set_option(object, (LEVEL_IB, IB_PATH), info.route())?;
         object.complete()?;
     } else {
-        // SAFETY: a live ID.
-        check(unsafe { rdma_resolve_route(id, RESOLVE_MS) })?;
+        check(rdma_resolve_route(id, RESOLVE_MS))?;
     }
     if let Some(attr) = attr {
-        attr.qp_type = qp_type;
-        let mut ex = extended(pd, attr);
-        make_qp(id, &mut ex)?;
-        attr.cap = ex.cap;
+        place.qp_type().write(qp_type)?;
+        let mut ex = extended(pd.as_ptr(), &ibv_qp_init_attr { qp_type, ..*attr });
+        // SAFETY: it names what the arguments name.
+        unsafe { make_qp(object, &mut ex) }?;
+        place.cap().write(ex.cap)?;
     }
-    // SAFETY: by contract readable for their length.
-    object.state.lock().connect = unsafe { private_prefix(info) };
+    object.state.lock().connect = info.private().to_vec();
     Ok(())
 }
 
@@ -115,24 +98,20 @@ fn check(code: c_int) -> Result<(), Errno> {
 
 /// `rdma_destroy_ep`.
 //= LRC-23
-pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: by contract a live ID.
-    unsafe { rdma_destroy_qp(id) };
-    // SAFETY: as above.
-    unsafe { rdma_destroy_srq(id) };
-    // SAFETY: it is not used afterwards.
-    void_call(|| unsafe { id::destroy(id) });
+pub(crate) extern "C" fn rdma_destroy_ep(id: Last<'_, rdma_cm_id>) {
+    rdma_destroy_qp(id.handle());
+    rdma_destroy_srq(id.handle());
+    void_call(|| id::destroy(id));
 }
 
 /// `rdma_get_request`.
 //= LRC-03
-pub(crate) unsafe extern "C" fn rdma_get_request(
-    listen: *mut rdma_cm_id,
-    id: *mut *mut rdma_cm_id,
+pub(crate) extern "C" fn rdma_get_request(
+    listen: Handle<'_, rdma_cm_id>,
+    id: Out<'_, *mut rdma_cm_id>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(listen) }?;
+        let object = listen.get()?;
         let (sync, attr) = {
             let state = object.state.lock();
             (state.sync, state.qp_init_attr)
@@ -142,8 +121,10 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
         }
         object.forget_event();
         let mut event: *mut rdma_cm_event = ptr::null_mut();
-        // SAFETY: the C part is alive, and its channel belongs to the ID.
-        check(unsafe { rdma_get_cm_event((*listen).channel, &raw mut event) })?;
+        let channel = object.member(member!(rdma_cm_id, channel));
+        // SAFETY: the channel belongs to the ID.
+        let channel = unsafe { Handle::new(channel) };
+        check(rdma_get_cm_event(channel, Out::of(&mut event)))?;
         // SAFETY: an event was written.
         let told = unsafe { event.read() };
         let result = match told.status {
@@ -152,22 +133,19 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
             _ if told.event == event::REJECTED => Err(Errno(libc::ECONNREFUSED)),
             status => Err(Errno(status.abs())),
         };
+        // SAFETY: the ID of an event lives until the event is acknowledged.
+        let new = unsafe { Handle::<rdma_cm_id>::new(told.id) };
         let result = result.and_then(|()| {
             let Some(attr) = attr else { return Ok(()) };
-            // SAFETY: the C part is alive.
-            let mut ex = extended(unsafe { (*listen).pd }, &attr);
-            make_qp(told.id, &mut ex)
+            let mut ex = extended(object.pd().as_ptr(), &attr);
+            // SAFETY: the objects of `rdma_create_ep`, which the program keeps.
+            unsafe { make_qp(new.get()?, &mut ex) }
         });
         if let Err(errno) = result {
-            // SAFETY: the C part is alive.
-            unsafe { (*listen).event = event };
+            object.set_member(member!(rdma_cm_id, event), event);
             return Err(errno);
         }
-        // SAFETY: the new ID is alive, and `id` is writable by contract.
-        unsafe {
-            (*told.id).event = event;
-            id.write(told.id);
-        }
-        Ok(())
+        new.get()?.set_member(member!(rdma_cm_id, event), event);
+        id.write(told.id)
     })
 }

@@ -12,10 +12,11 @@ use rocade_abi::{
 };
 
 use crate::{
+    args::{Buffer, Handle, In, Last, Out, member, zeroed},
     connect,
-    engine::{ops, verbs},
+    engine::{EngineId, ops, verbs},
     ffi::{Errno, int_call, set_errno},
-    id::{ChannelObject, IdObject, migrate},
+    id::{IdObject, migrate},
     multicast,
 };
 
@@ -56,16 +57,17 @@ struct EventObject {
 
 /// `rdma_get_cm_event`: waits, or fails with `EAGAIN` if the descriptor is non-blocking. It is a
 /// cancellation point, as read(2) is: no frame may own a value with a destructor while it waits.
-pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
-    channel: *mut rdma_event_channel,
-    event: *mut *mut rdma_cm_event,
+pub(crate) extern "C-unwind" fn rdma_get_cm_event(
+    channel: Handle<'_, rdma_event_channel>,
+    event: Out<'_, *mut rdma_cm_event>,
 ) -> c_int {
     if event.is_null() {
         set_errno(libc::EINVAL);
         return -1;
     }
-    // SAFETY: by contract NULL or a live channel.
-    let found = unsafe { ChannelObject::raw(channel) }.and_then(|raw| Ok((raw, ops()?)));
+    let found = channel
+        .get()
+        .and_then(|channel| Ok((channel.raw().as_ptr(), ops()?)));
     let (raw, ops) = match found {
         Ok(found) => found,
         Err(errno) => {
@@ -92,8 +94,8 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
             return -1;
         }
         if !made.is_null() {
-            // SAFETY: not NULL, and by contract writable.
-            unsafe { event.write(made) };
+            // Not NULL.
+            let _ = event.write(made);
             return 0;
         }
     }
@@ -164,7 +166,7 @@ unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
         REJECTED => {
             let is_news = !object.state.lock().connect_error;
             // An error of the QP does not hide the rejection from the program.
-            let _ = qp_to_error(object.as_c());
+            let _ = qp_to_error(object);
             is_news
         }
         DISCONNECTED => !object.state.lock().connect_error,
@@ -190,13 +192,14 @@ fn tell_refusal(errno: Errno) {
 
 /// Creates the ID of a connection request.
 fn new_id(told: &rocade_cm_event, listener: &IdObject) -> Result<*mut rdma_cm_id, Errno> {
-    let of = listener.as_c();
-    // SAFETY: the C part is alive.
-    let (channel, context, ps, qp_type) =
-        unsafe { ((*of).channel, (*of).context, (*of).ps, (*of).qp_type) };
-    let id = IdObject::create(|_| Ok(told.new_id), channel, context, (ps, qp_type))?;
-    // SAFETY: created just now.
-    let object = unsafe { IdObject::borrow(id) }?;
+    let channel = listener.member(member!(rdma_cm_id, channel));
+    let context = listener.member(member!(rdma_cm_id, context));
+    let ps = listener.member(member!(rdma_cm_id, ps));
+    let qp_type = listener.member(member!(rdma_cm_id, qp_type));
+    // SAFETY: the engine gives the ID to the one who takes the event.
+    let raw = unsafe { EngineId::new(told.new_id) };
+    let id = IdObject::create(|_| Ok(raw), channel, context, (ps, qp_type))?;
+    let object = id.get()?;
     {
         let mut state = object.state.lock();
         state.initiator_depth = told.initiator_depth;
@@ -205,50 +208,42 @@ fn new_id(told: &rocade_cm_event, listener: &IdObject) -> Result<*mut rdma_cm_id
     object.query()?;
     object.show_path();
     if listener.state.lock().sync {
-        // SAFETY: the ID is alive, and NULL gives it its own channel.
-        unsafe { migrate(id, ptr::null_mut()) }?;
+        // NULL gives it its own channel.
+        migrate(object, Handle::NULL)?;
     }
-    Ok(id)
+    Ok(id.into_c())
 }
 
 /// Handles the peer's REP: takes the queue pair of the ID, if it has one, to RTS, and sends RTU.
 //= EVT-06
 fn respond(object: &IdObject, event: &mut rdma_cm_event) {
-    let c = object.as_c();
-    // SAFETY: the C part is alive.
-    if unsafe { (*c).qp.is_null() } {
+    if object.qp().is_null() {
         return;
     }
-    let done = connect::qp_to_rts(c, None, None).and_then(|()| {
-        // SAFETY: a live ID.
-        Errno::check(unsafe { (ops()?.id_establish)(object.raw) })
-    });
+    let done = connect::qp_to_rts(object, None, None).and_then(|()| object.raw.establish());
     match done {
         Ok(()) => event.event = ESTABLISHED,
         Err(errno) => {
             event.event = CONNECT_ERROR;
             event.status = -errno.0;
             object.state.lock().connect_error = true;
-            let _ = qp_to_error(c);
-            // SAFETY: a live ID, without private data.
-            let _ = ops()
-                .map(|ops| unsafe { (ops.id_reject)(object.raw, REJ_CONSUMER, ptr::null(), 0) });
+            let _ = qp_to_error(object);
+            let _ = object.raw.reject(REJ_CONSUMER, Buffer::of(&[]));
         }
     }
 }
 
 /// Modifies the queue pair of an ID, if it has one, to ERR.
-pub(crate) fn qp_to_error(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID.
-    let qp = unsafe { (*id).qp };
-    if qp.is_null() {
+///
+/// # Errors
+/// The errno of the verb.
+pub(crate) fn qp_to_error(object: &IdObject) -> Result<(), Errno> {
+    let Some(qp) = object.qp().some() else {
         return Ok(());
-    }
-    // SAFETY: all zeroes are valid attributes.
-    let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    };
+    let mut attr: ibv_qp_attr = zeroed();
     attr.qp_state = IBV_QPS_ERR;
-    // SAFETY: a live QP.
-    Errno::check(unsafe { (verbs()?.ibv_modify_qp)(qp, &raw mut attr, IBV_QP_STATE) })
+    Errno::check(verbs()?.ibv_modify_qp(qp, In::of(&attr), IBV_QP_STATE))
 }
 
 fn conn_param(told: &rocade_cm_event) -> rdma_conn_param {
@@ -275,25 +270,9 @@ fn ud_param(told: &rocade_cm_event) -> rdma_ud_param {
     }
 }
 
-/// Queues an event on the channel of an ID.
-///
-/// # Safety
-/// `id` must be NULL or live.
-pub(crate) unsafe fn write(
-    id: *mut rdma_cm_id,
-    kind: c_uint,
-    status: c_int,
-    argument: u64,
-) -> Result<(), Errno> {
-    // SAFETY: by contract.
-    let raw = unsafe { IdObject::borrow(id) }?.raw;
-    // SAFETY: a live ID.
-    Errno::check(unsafe { (ops()?.id_write_event)(raw, kind, status, argument) })
-}
-
 /// `rdma_write_cm_event`: EINVAL for another kind of event than `RDMA_CM_EVENT_USER`.
-pub(crate) unsafe extern "C" fn rdma_write_cm_event(
-    id: *mut rdma_cm_id,
+pub(crate) extern "C" fn rdma_write_cm_event(
+    id: Handle<'_, rdma_cm_id>,
     kind: c_uint,
     status: c_int,
     argument: u64,
@@ -302,20 +281,19 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
         if kind != USER {
             return Err(Errno::INVAL);
         }
-        // SAFETY: by contract.
-        unsafe { write(id, kind, status, argument) }
+        id.get()?.raw.write_event(kind, status, argument)
     })
 }
 
 /// `rdma_ack_cm_event`.
 //= EVT-07
-pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+pub(crate) extern "C" fn rdma_ack_cm_event(event: Last<'_, rdma_cm_event>) -> c_int {
     int_call(|| {
-        if event.is_null() {
+        if event.as_ptr().is_null() {
             return Err(Errno::INVAL);
         }
         // SAFETY: by contract an event that was handed out and is not used afterwards.
-        let event = unsafe { Box::from_raw(event.cast::<EventObject>()) };
+        let event = unsafe { Box::from_raw(event.as_ptr().cast::<EventObject>()) };
         // SAFETY: the owner lives until its events are acknowledged.
         let owner = unsafe { &*event.owner };
         multicast::acknowledged(owner, event.group);

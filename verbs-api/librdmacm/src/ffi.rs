@@ -98,16 +98,3 @@ pub(crate) fn number_call(f: impl FnOnce() -> Result<isize, Errno>) -> isize {
 pub(crate) fn void_call(f: impl FnOnce() -> Result<(), Errno>) {
     let _ = guarded(f);
 }
-
-/// Writes a value to the caller's memory.
-///
-/// # Safety
-/// `target` must be NULL or valid for writes of `T`.
-pub(crate) unsafe fn write<T>(target: *mut T, value: T) -> Result<(), Errno> {
-    if target.is_null() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: not NULL, and by contract valid for writes.
-    unsafe { target.write(value) };
-    Ok(())
-}

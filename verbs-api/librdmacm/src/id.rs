@@ -9,18 +9,21 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use libc::{sockaddr, sockaddr_storage};
+use libc::sockaddr_storage;
 use parking_lot::{Condvar, Mutex};
 use rocade_abi::{
-    AF_IB, IBV_QPT_RC, IBV_QPT_UD, ibv_ece, ibv_gid, ibv_qp_init_attr, ibv_sa_path_rec,
-    rdma_cm_event, rdma_cm_id, rdma_event_channel, rocade_cm_channel, rocade_cm_id,
-    rocade_cm_route, sockaddr_ib,
+    AF_IB, IBV_QPT_RC, IBV_QPT_UD, ibv_comp_channel, ibv_context, ibv_cq, ibv_ece, ibv_gid, ibv_pd,
+    ibv_qp, ibv_qp_init_attr, ibv_sa_path_rec, ibv_srq, rdma_cm_event, rdma_cm_id,
+    rdma_event_channel, rdma_ib_addr, rocade_cm_channel, rocade_cm_route, sockaddr_ib,
 };
 
 use crate::{
     addrinfo::Resolved,
+    args::{
+        Address, Buffer, CObject, Handle, In, Last, Member, New, Out, Sockaddr, member, zeroed,
+    },
     devices,
-    engine::{self, ops},
+    engine::{self, EngineId, ops},
     event,
     ffi::{Errno, int_call, ptr_call, void_call},
     multicast::Group,
@@ -61,7 +64,7 @@ impl Ended {
 static ENDED: Mutex<Ended> = Mutex::new(Ended(VecDeque::new()));
 
 impl ChannelObject {
-    pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
+    pub(crate) fn create() -> Result<New<rdma_event_channel>, Errno> {
         let object = Box::new(Self {
             c: UnsafeCell::new(rdma_event_channel { fd: -1 }),
             raw: rocade_cm_channel::default(),
@@ -69,31 +72,32 @@ impl ChannelObject {
         let fd = object.c.get().cast();
         // SAFETY: the box does not move. The descriptor is the only member of the C part.
         Errno::check(unsafe { (ops()?.channel_new)(&raw const object.raw, fd) })?;
-        Ok(Box::into_raw(object).cast())
+        // SAFETY: a new object, whose first member is the C part.
+        Ok(unsafe { New::new(Box::into_raw(object).cast()) })
     }
 
-    /// # Safety
-    /// `channel` must be NULL or come from [`Self::create`]. It must be alive, or destroyed so
-    /// recently that its memory is kept.
-    pub(crate) unsafe fn raw(
-        channel: *mut rdma_event_channel,
-    ) -> Result<*const rocade_cm_channel, Errno> {
-        // SAFETY: the C part is the first member of a `Self`, which outlives its channel.
-        let object = unsafe { channel.cast::<Self>().as_ref() };
-        object
-            .map(|object| &raw const object.raw)
-            .ok_or(Errno::INVAL)
+    /// Returns the descriptor.
+    pub(crate) const fn fd(&self) -> c_int {
+        // SAFETY: the C part is alive, and its descriptor changes at the end of the channel only.
+        unsafe { (*self.c.get()).fd }
     }
 
-    /// # Safety
-    /// As for [`Self::raw`]. The channel is not used afterwards.
-    pub(crate) unsafe fn end(channel: *mut rdma_event_channel) -> Result<(), Errno> {
-        // SAFETY: same contract.
-        let raw = unsafe { Self::raw(channel) }?;
+    /// Returns the engine's channel.
+    pub(crate) const fn raw(&self) -> Handle<'_, rocade_cm_channel> {
+        // SAFETY: a member of this object. All of its members are atomics.
+        unsafe { Handle::new(ptr::from_ref(&self.raw).cast_mut()) }
+    }
+
+    /// Destroys a channel. Its memory is kept for a while.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    pub(crate) fn end(channel: Last<'_, rdma_event_channel>) -> Result<(), Errno> {
+        let raw = channel.handle().get()?.raw().as_ptr();
         // SAFETY: the channel is alive, and not used afterwards.
         unsafe { (ops()?.channel_free)(raw) };
         // SAFETY: it came from `Box::into_raw`.
-        let object = unsafe { Box::from_raw(channel.cast::<Self>()) };
+        let object = unsafe { Box::from_raw(channel.as_ptr().cast::<Self>()) };
         // SAFETY: the object is alive, and the program does not read it any more.
         unsafe { (*object.c.get()).fd = -1 };
         // The lock is held briefly. In a forked child it may be held for ever, and the leaked
@@ -114,11 +118,22 @@ impl ChannelObject {
     }
 }
 
+// SAFETY: programs have pointers to this type from `ChannelObject::create` only. The C part is the
+// first member. A late call finds the memory of an ended channel, which is kept.
+unsafe impl CObject for rdma_event_channel {
+    type Object = ChannelObject;
+
+    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a ChannelObject, Errno> {
+        // SAFETY: same contract.
+        unsafe { c.cast::<ChannelObject>().as_ref() }.ok_or(Errno::INVAL)
+    }
+}
+
 /// A connection manager ID. The program has a pointer to its C part, and reads and writes it.
 #[repr(C)]
 pub(crate) struct IdObject {
     pub(crate) c: UnsafeCell<rdma_cm_id>,
-    pub(crate) raw: *mut rocade_cm_id,
+    pub(crate) raw: EngineId,
     generation: u32,
     pub(crate) state: Mutex<IdState>,
     /// The number of acknowledged events.
@@ -155,38 +170,22 @@ pub(crate) struct IdState {
 unsafe impl Send for IdState {}
 
 impl IdObject {
-    /// # Safety
-    /// `id` must be NULL, or come from [`Self::create`] and be alive during `'a`.
-    pub(crate) unsafe fn borrow<'a>(id: *mut rdma_cm_id) -> Result<&'a Self, Errno> {
-        // SAFETY: the C part is the first member of a live `Self`.
-        let object = unsafe { id.cast::<Self>().as_ref() }.ok_or(Errno::INVAL)?;
-        if object.generation == engine::generation()? {
-            Ok(object)
-        } else {
-            // The ID belongs to the parent of this process.
-            Err(Errno::NODEV)
-        }
-    }
-
     /// Creates an ID for an object of the engine, which `make` creates from the cookie.
     pub(crate) fn create(
-        make: impl FnOnce(u64) -> Result<*mut rocade_cm_id, Errno>,
+        make: impl FnOnce(u64) -> Result<EngineId, Errno>,
         channel: *mut rdma_event_channel,
         context: *mut c_void,
         (ps, qp_type): (c_uint, c_uint),
-    ) -> Result<*mut rdma_cm_id, Errno> {
+    ) -> Result<New<rdma_cm_id>, Errno> {
         let generation = engine::generation()?;
         let mut place = Box::<Self>::new_uninit();
         let address = place.as_mut_ptr();
         let raw = make(address.expose_provenance() as u64)?;
-        // SAFETY: all zeroes are a valid, empty `rdma_cm_id`.
-        let mut c: rdma_cm_id = unsafe { std::mem::zeroed() };
+        let mut c: rdma_cm_id = zeroed();
         c.channel = channel;
         c.context = context;
         c.ps = ps;
         c.qp_type = qp_type;
-        // SAFETY: all zeroes are a valid structure.
-        let path = unsafe { std::mem::zeroed() };
         place.write(Self {
             c: UnsafeCell::new(c),
             raw,
@@ -194,9 +193,24 @@ impl IdObject {
             state: Mutex::default(),
             completed: Mutex::new(0),
             all_completed: Condvar::new(),
-            path: UnsafeCell::new(path),
+            path: UnsafeCell::new(zeroed()),
         });
-        Ok(Box::into_raw(place).cast())
+        // SAFETY: a new object, whose first member is the C part.
+        Ok(unsafe { New::new(Box::into_raw(place).cast()) })
+    }
+
+    /// Reads a member of the C part.
+    pub(crate) fn member<T: Copy>(&self, member: Member<rdma_cm_id, T>) -> T {
+        // SAFETY: the C part is alive. The program does not write the member during a call for
+        // this ID.
+        unsafe { member.of(self.c.get()).read() }
+    }
+
+    /// Writes a member of the C part.
+    pub(crate) fn set_member<T: Copy>(&self, member: Member<rdma_cm_id, T>, value: T) {
+        // SAFETY: the C part is alive. A program must not use the member during a call for this
+        // ID.
+        unsafe { member.of(self.c.get()).write(value) };
     }
 
     /// Returns the pointer that the program uses.
@@ -236,12 +250,9 @@ impl IdObject {
 
     /// Copies addresses, device and path of the engine's ID to the C part.
     pub(crate) fn query(&self) -> Result<(), Errno> {
-        // SAFETY: all zeroes are a valid structure.
-        let mut route: rocade_cm_route = unsafe { std::mem::zeroed() };
-        // SAFETY: a live ID, and room for the answer.
-        Errno::check(unsafe { (ops()?.id_route)(self.raw, &raw mut route) })?;
+        let mut route: rocade_cm_route = zeroed();
+        self.raw.route(Out::of(&mut route))?;
         let device = devices::at(route.device)?;
-        let c = self.as_c();
         let path = ibv_sa_path_rec {
             dgid: ibv_gid { raw: route.dgid },
             sgid: ibv_gid { raw: route.sgid },
@@ -263,37 +274,41 @@ impl IdObject {
             packet_life_time: route.packet_life_time,
             preference: 0,
         };
-        // SAFETY: the C part is alive. A program must not change it during a call for this ID.
-        unsafe {
-            if route.src.ss_family != 0 {
-                (*c).route.addr.src_storage = route.src;
-            }
-            if route.dst.ss_family != 0 {
-                (*c).route.addr.dst_storage = route.dst;
-            }
-            if let Some(device) = device {
-                (*c).verbs = device.verbs;
-                (*c).port_num = route.port_num;
-                if (*c).pd.is_null() {
-                    (*c).pd = device.pd;
-                }
-                (*c).route.addr.addr.sgid = ibv_gid { raw: route.sgid };
-                (*c).route.addr.addr.dgid = ibv_gid { raw: route.dgid };
-                (*c).route.addr.addr.pkey = PKEY.to_be();
-            }
-            self.path.get().write(path);
+        if route.src.ss_family != 0 {
+            self.set_member(member!(rdma_cm_id, route.addr.src_storage), route.src);
         }
+        if route.dst.ss_family != 0 {
+            self.set_member(member!(rdma_cm_id, route.addr.dst_storage), route.dst);
+        }
+        if let Some(device) = device {
+            self.set_member(member!(rdma_cm_id, verbs), device.verbs);
+            self.set_member(member!(rdma_cm_id, port_num), route.port_num);
+            if self.pd().is_null() {
+                self.set_member(member!(rdma_cm_id, pd), device.pd);
+            }
+            let ib = rdma_ib_addr {
+                sgid: ibv_gid { raw: route.sgid },
+                dgid: ibv_gid { raw: route.dgid },
+                pkey: PKEY.to_be(),
+            };
+            self.set_member(member!(rdma_cm_id, route.addr.addr), ib);
+        }
+        // SAFETY: the path is alive, and accessed through pointers only.
+        unsafe { self.path.get().write(path) };
         Ok(())
     }
 
     /// Shows the path in the C part, once it is resolved.
     pub(crate) fn show_path(&self) {
-        let c = self.as_c();
-        // SAFETY: as in `query`.
-        unsafe {
-            (*c).route.path_rec = self.path.get();
-            (*c).route.num_paths = 1;
-        }
+        self.set_member(member!(rdma_cm_id, route.path_rec), self.path.get());
+        self.set_member(member!(rdma_cm_id, route.num_paths), 1);
+    }
+
+    /// Returns the path, once it is shown.
+    pub(crate) fn shown_path(&self) -> Option<ibv_sa_path_rec> {
+        let is_shown = self.member(member!(rdma_cm_id, route.num_paths)) > 0;
+        // SAFETY: the path is alive, and accessed through pointers only.
+        is_shown.then(|| unsafe { self.path.get().read() })
     }
 
     /// Waits in synchronous mode for the event of a call, and returns its result.
@@ -303,15 +318,16 @@ impl IdObject {
             return Ok(());
         }
         self.forget_event();
-        let c = self.as_c();
-        // SAFETY: the C part is alive. In this mode only the library writes the two members.
-        let (channel, place) = unsafe { ((*c).channel, &raw mut (*c).event) };
-        // SAFETY: a live channel, and room for the event.
-        if unsafe { event::rdma_get_cm_event(channel, place) } != 0 {
+        let channel = self.member(member!(rdma_cm_id, channel));
+        // SAFETY: the ID's own channel.
+        let channel = unsafe { Handle::new(channel) };
+        let mut made = ptr::null_mut();
+        if event::rdma_get_cm_event(channel, Out::of(&mut made)) != 0 {
             return Err(Errno::last());
         }
+        self.set_member(member!(rdma_cm_id, event), made);
         // SAFETY: an event was written.
-        let event: rdma_cm_event = unsafe { place.read().read() };
+        let event: rdma_cm_event = unsafe { made.read() };
         match event.status {
             0 => Ok(()),
             _ if event.event == event::REJECTED => Err(Errno(libc::ECONNREFUSED)),
@@ -321,16 +337,57 @@ impl IdObject {
 
     /// Acknowledges the event that the C part points to.
     pub(crate) fn forget_event(&self) {
-        let c = self.as_c();
-        // SAFETY: the C part is alive.
-        let event = unsafe { (*c).event };
+        let event = self.member(member!(rdma_cm_id, event));
         if !event.is_null() {
-            // SAFETY: as above.
-            unsafe { (*c).event = ptr::null_mut() };
+            self.set_member(member!(rdma_cm_id, event), ptr::null_mut());
             // SAFETY: a live event that is not used afterwards.
-            unsafe { event::rdma_ack_cm_event(event) };
+            event::rdma_ack_cm_event(unsafe { Last::new(event) });
         }
     }
+}
+
+// SAFETY: programs have pointers to this type from `IdObject::create` only. The C part is the first
+// member.
+unsafe impl CObject for rdma_cm_id {
+    type Object = IdObject;
+
+    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a IdObject, Errno> {
+        // SAFETY: same contract.
+        let object = unsafe { c.cast::<IdObject>().as_ref() }.ok_or(Errno::INVAL)?;
+        if object.generation == engine::generation()? {
+            Ok(object)
+        } else {
+            // The ID belongs to the parent of this process.
+            Err(Errno::NODEV)
+        }
+    }
+}
+
+/// Defines accessors for the objects that an ID has.
+macro_rules! objects_of_ids {
+    ($($member:ident: $object:ty;)+) => {
+        impl IdObject {
+            $(
+                /// Returns the ID's object, or NULL.
+                pub(crate) fn $member(&self) -> Handle<'_, $object> {
+                    let object = self.member(member!(rdma_cm_id, $member));
+                    // SAFETY: NULL, or an object that lives as long as the ID has it.
+                    unsafe { Handle::new(object) }
+                }
+            )+
+        }
+    };
+}
+
+objects_of_ids! {
+    verbs: ibv_context;
+    pd: ibv_pd;
+    qp: ibv_qp;
+    srq: ibv_srq;
+    recv_cq: ibv_cq;
+    recv_cq_channel: ibv_comp_channel;
+    send_cq: ibv_cq;
+    send_cq_channel: ibv_comp_channel;
 }
 
 /// Returns the type of the queue pairs of a port space.
@@ -343,93 +400,89 @@ pub(crate) const fn qp_type_of(ps: c_uint) -> Option<c_uint> {
     }
 }
 
+/// Returns the channel of an ID, and true if it is a new one, because the program gave none.
+fn channel_or_new(
+    channel: Handle<'_, rdma_event_channel>,
+) -> Result<(*mut rdma_event_channel, bool), Errno> {
+    match channel.some() {
+        Some(channel) => Ok((channel.as_ptr(), false)),
+        None => Ok((ChannelObject::create()?.into_c(), true)),
+    }
+}
+
 /// Creates an ID. An ID without a channel gets its own one.
 pub(crate) fn create(
-    channel: *mut rdma_event_channel,
+    channel: Handle<'_, rdma_event_channel>,
     context: *mut c_void,
     ps: c_uint,
     qp_type: c_uint,
-) -> Result<*mut rdma_cm_id, Errno> {
-    let sync = channel.is_null();
-    let channel = if sync {
-        ChannelObject::create()?
-    } else {
-        channel
-    };
-    // SAFETY: by contract, or made just now.
-    let raw_channel = unsafe { ChannelObject::raw(channel) }?;
+) -> Result<New<rdma_cm_id>, Errno> {
+    let (channel, sync) = channel_or_new(channel)?;
+    // SAFETY: that of the program, or a new one.
+    let live = unsafe { Handle::new(channel) };
     //= LRC-22
     let connects = match qp_type_of(ps) {
         Some(of_ps) if ps != PS_IB => of_ps,
         _ => qp_type,
     };
-    let make = |cookie| {
-        let mut raw = ptr::null_mut();
-        let new = ops()?.id_new;
-        // SAFETY: a live channel, and room for the answer.
-        Errno::check(unsafe { new(raw_channel, ps, connects, cookie, &raw mut raw) })?;
-        Ok(raw)
-    };
-    let made = IdObject::create(make, channel, context, (ps, qp_type));
+    let made = live.get().and_then(|object| {
+        let make = |cookie| EngineId::create(object.raw(), (ps, connects), cookie);
+        IdObject::create(make, channel, context, (ps, qp_type))
+    });
     let id = match made {
         Ok(id) => id,
         Err(error) => {
             if sync {
                 // SAFETY: created above, and not returned to the program.
-                unsafe { ChannelObject::end(channel) }?;
+                ChannelObject::end(unsafe { Last::new(channel) })?;
             }
             return Err(error);
         }
     };
-    // SAFETY: created just now.
-    unsafe { IdObject::borrow(id) }?.state.lock().sync = sync;
+    id.get()?.state.lock().sync = sync;
     Ok(id)
 }
 
-/// Destroys an ID.
+/// Destroys an ID. Leaves an inherited one alone.
 ///
-/// # Safety
-/// `id` must be alive, and is not used afterwards.
-pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: by contract.
-    let object = match unsafe { IdObject::borrow(id) } {
+/// # Errors
+/// `EINVAL` for NULL.
+pub(crate) fn destroy(id: Last<'_, rdma_cm_id>) -> Result<(), Errno> {
+    let object = match id.handle().get() {
         Ok(object) => object,
         // The ID belongs to the parent of this process.
         Err(Errno::NODEV) => return Ok(()),
         Err(error) => return Err(error),
     };
-    // SAFETY: a live ID.
-    let reported = unsafe { (ops()?.id_destroy)(object.raw) };
+    let reported = object.raw.end()?;
     object.forget_event();
     object.wait_for(reported);
     let sync = object.state.lock().sync;
-    // SAFETY: a live ID that is not used afterwards.
-    unsafe { (ops()?.id_free)(object.raw) };
-    if sync {
-        // SAFETY: the C part is alive, and the channel belongs to the ID.
-        unsafe { ChannelObject::end((*object.as_c()).channel) }?;
-    }
+    let channel = object.member(member!(rdma_cm_id, channel));
     // SAFETY: it came from `Box::into_raw`, and this is its last use.
-    drop(unsafe { Box::from_raw(id.cast::<IdObject>()) });
+    drop(unsafe { Box::from_raw(id.as_ptr().cast::<IdObject>()) });
+    if sync {
+        // SAFETY: the ID's own channel.
+        ChannelObject::end(unsafe { Last::new(channel) })?;
+    }
     Ok(())
 }
 
 /// `rdma_create_event_channel`.
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    ptr_call(ChannelObject::create)
+    ptr_call(|| Ok(ChannelObject::create()?.into_c()))
 }
 
 /// `rdma_destroy_event_channel`.
-pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: by contract a live channel that is not used afterwards.
-    void_call(|| unsafe { ChannelObject::end(channel) });
+pub(crate) extern "C" fn rdma_destroy_event_channel(channel: Last<'_, rdma_event_channel>) {
+    void_call(|| ChannelObject::end(channel));
 }
 
 /// `rdma_create_id`.
 //= LRC-02
-pub(crate) unsafe extern "C" fn rdma_create_id(
-    channel: *mut rdma_event_channel,
-    id: *mut *mut rdma_cm_id,
+pub(crate) extern "C" fn rdma_create_id(
+    channel: Handle<'_, rdma_event_channel>,
+    id: Out<'_, *mut rdma_cm_id>,
     context: *mut c_void,
     ps: c_uint,
 ) -> c_int {
@@ -438,72 +491,60 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
             return Err(Errno::INVAL);
         }
         let qp_type = qp_type_of(ps).ok_or(Errno::INVAL)?;
-        let made = create(channel, context, ps, qp_type)?;
-        // SAFETY: by contract writable.
-        unsafe { id.write(made) };
-        Ok(())
+        id.write(create(channel, context, ps, qp_type)?.into_c())
     })
 }
 
 /// `rdma_destroy_id`.
-pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: by contract a live ID that is not used afterwards.
-    int_call(|| unsafe { destroy(id) })
+pub(crate) extern "C" fn rdma_destroy_id(id: Last<'_, rdma_cm_id>) -> c_int {
+    int_call(|| destroy(id))
 }
 
 /// `rdma_migrate_id`.
 //= LRC-12
-pub(crate) unsafe extern "C" fn rdma_migrate_id(
-    id: *mut rdma_cm_id,
-    channel: *mut rdma_event_channel,
+pub(crate) extern "C" fn rdma_migrate_id(
+    id: Handle<'_, rdma_cm_id>,
+    channel: Handle<'_, rdma_event_channel>,
 ) -> c_int {
-    // SAFETY: by contract a live ID and channel.
-    int_call(|| unsafe { migrate(id, channel) })
+    int_call(|| migrate(id.get()?, channel))
 }
 
-/// # Safety
-/// Both pointers must be NULL or alive.
-pub(crate) unsafe fn migrate(
-    id: *mut rdma_cm_id,
-    channel: *mut rdma_event_channel,
+/// Moves an ID to a channel, or with NULL to a new one of its own.
+///
+/// # Errors
+/// `EINVAL` for NULL if the ID has its own channel already, and the errno of the engine.
+pub(crate) fn migrate(
+    object: &IdObject,
+    channel: Handle<'_, rdma_event_channel>,
 ) -> Result<(), Errno> {
-    // SAFETY: by contract.
-    let object = unsafe { IdObject::borrow(id) }?;
     let was_sync = object.state.lock().sync;
-    let sync = channel.is_null();
-    if was_sync && sync {
+    if was_sync && channel.is_null() {
         return Err(Errno::INVAL);
     }
-    let channel = if sync {
-        ChannelObject::create()?
-    } else {
-        channel
-    };
-    // SAFETY: alive by contract, or created just now.
-    let raw = unsafe { ChannelObject::raw(channel) }?;
+    let (channel, sync) = channel_or_new(channel)?;
+    // SAFETY: that of the program, or a new one.
+    let live = unsafe { Handle::new(channel) };
     let mut reported = 0;
-    // SAFETY: both are alive, and there is room for the answer.
-    let moved = Errno::check(unsafe { (ops()?.id_migrate)(object.raw, raw, &raw mut reported) });
+    let moved = object
+        .raw
+        .migrate(live.get()?.raw(), Out::of(&mut reported));
     if let Err(error) = moved {
         if sync {
             // SAFETY: created above.
-            unsafe { ChannelObject::end(channel) }?;
+            ChannelObject::end(unsafe { Last::new(channel) })?;
         }
         return Err(error);
     }
-    let c = object.as_c();
-    // SAFETY: the C part is alive.
-    let old = unsafe { (*c).channel };
+    let old = object.member(member!(rdma_cm_id, channel));
     if was_sync {
         object.forget_event();
     }
     object.wait_for(reported);
-    // SAFETY: the C part is alive.
-    unsafe { (*c).channel = channel };
+    object.set_member(member!(rdma_cm_id, channel), channel);
     object.state.lock().sync = sync;
     if was_sync {
         // SAFETY: the ID's own channel, which is not used any more.
-        unsafe { ChannelObject::end(old) }?;
+        ChannelObject::end(unsafe { Last::new(old) })?;
     }
     Ok(())
 }
@@ -529,78 +570,90 @@ fn port(storage: &sockaddr_storage) -> u16 {
     }
 }
 
+/// Returns the port of an address of an ID, or 0 for NULL. Also for an ID of the parent process.
+fn port_of(id: Handle<'_, rdma_cm_id>, address: Member<rdma_cm_id, sockaddr_storage>) -> u16 {
+    if id.is_null() {
+        return 0;
+    }
+    // SAFETY: a live ID.
+    port(&unsafe { address.of(id.as_ptr()).read() })
+}
+
 /// `rdma_get_src_port`: returns the port in network byte order.
 //= LRC-17
-pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: by contract NULL or a live ID.
-    unsafe { id.as_ref() }.map_or(0, |id| port(&id.route.addr.src_storage))
+pub(crate) extern "C" fn rdma_get_src_port(id: Handle<'_, rdma_cm_id>) -> u16 {
+    port_of(id, member!(rdma_cm_id, route.addr.src_storage))
 }
 
 /// `rdma_get_dst_port`: returns the port in network byte order.
 //= LRC-17
-pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: by contract NULL or a live ID.
-    unsafe { id.as_ref() }.map_or(0, |id| port(&id.route.addr.dst_storage))
+pub(crate) extern "C" fn rdma_get_dst_port(id: Handle<'_, rdma_cm_id>) -> u16 {
+    port_of(id, member!(rdma_cm_id, route.addr.dst_storage))
 }
 
 /// `rdma_set_option`.
+///
+/// # Safety
+/// `value` must be NULL or readable for `len` bytes.
 //= LRC-14
 pub(crate) unsafe extern "C" fn rdma_set_option(
-    id: *mut rdma_cm_id,
+    id: Handle<'_, rdma_cm_id>,
     level: c_int,
     name: c_int,
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        if value.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: a live ID, and a value that is readable for its length.
-        Errno::check(unsafe { (ops()?.id_set_option)(object.raw, level, name, value, len) })
-    })
+    // SAFETY: same contract.
+    let value = unsafe { Buffer::new(value, len) };
+    int_call(|| set_option(id.get()?, (level, name), value))
+}
+
+/// Sets an option of an ID.
+///
+/// # Errors
+/// `EINVAL` for NULL, and the errno of the engine.
+pub(crate) fn set_option(
+    object: &IdObject,
+    option: (c_int, c_int),
+    value: Buffer<'_>,
+) -> Result<(), Errno> {
+    if value.is_null() {
+        return Err(Errno::INVAL);
+    }
+    object.raw.set_option(option, value)
 }
 
 /// `rdma_set_local_ece`: sets the vendor options for the peer, for programs that create the queue
 /// pair themselves.
-pub(crate) unsafe extern "C" fn rdma_set_local_ece(
-    id: *mut rdma_cm_id,
-    ece: *mut ibv_ece,
+pub(crate) extern "C" fn rdma_set_local_ece(
+    id: Handle<'_, rdma_cm_id>,
+    ece: In<'_, ibv_ece>,
 ) -> c_int {
     /// The first value that is too large for a vendor ID of 24 bits.
     const MOST: u32 = 1 << 24;
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: by contract NULL or readable.
-        let given = unsafe { ece.as_ref() }.ok_or(Errno::INVAL)?;
+        let object = id.get()?;
+        let given = ece.read()?;
         let is_wrong = given.vendor_id == 0 || given.vendor_id >= MOST || given.comp_mask != 0;
-        // SAFETY: the C part is alive.
-        if is_wrong || unsafe { !(*id).qp.is_null() } {
+        if is_wrong || !object.qp().is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: a live ID.
-        Errno::check(unsafe { (ops()?.id_set_ece)(object.raw, ece) })
+        object.raw.set_ece(ece)
     })
 }
 
 /// `rdma_get_remote_ece`: returns the vendor options of the peer, for programs that create the
 /// queue pair themselves.
-pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
-    id: *mut rdma_cm_id,
-    ece: *mut ibv_ece,
+pub(crate) extern "C" fn rdma_get_remote_ece(
+    id: Handle<'_, rdma_cm_id>,
+    ece: Out<'_, ibv_ece>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        // SAFETY: the C part is alive.
-        if ece.is_null() || unsafe { !(*id).qp.is_null() } {
+        let object = id.get()?;
+        if ece.is_null() || !object.qp().is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: a live ID, and room for the answer.
-        Errno::check(unsafe { (ops()?.id_remote_ece)(object.raw, ece) })
+        object.raw.remote_ece(ece)
     })
 }
 
@@ -630,17 +683,22 @@ pub(crate) fn ib_address(gid: Ipv6Addr, port: u16, port_space: c_int) -> sockadd
     }
 }
 
-/// Copies an address.
+/// Copies an address. Returns `None` for another family.
 ///
-/// # Safety
-/// `addr` must have the length of its family.
-pub(crate) unsafe fn copy_address(addr: *const sockaddr) -> Option<sockaddr_storage> {
-    // SAFETY: all zeroes are a valid address.
-    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
-    // SAFETY: by contract.
-    let family = unsafe { addr.cast::<u16>().read_unaligned() };
-    let len = address_len(family.into())?;
-    // SAFETY: both have this length.
-    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
-    Some(storage)
+/// # Errors
+/// `EINVAL` for NULL.
+pub(crate) fn copy_address(addr: Address<'_>) -> Result<Option<sockaddr_storage>, Errno> {
+    let address = addr.read()?;
+    let mut storage: sockaddr_storage = zeroed();
+    let place = &raw mut storage;
+    match address {
+        // SAFETY: the storage is large enough, and aligned, for any address.
+        Sockaddr::V4(v4) => unsafe { place.cast::<libc::sockaddr_in>().write(v4) },
+        // SAFETY: as above.
+        Sockaddr::V6(v6) => unsafe { place.cast::<libc::sockaddr_in6>().write(v6) },
+        // SAFETY: as above.
+        Sockaddr::Ib(ib) => unsafe { place.cast::<sockaddr_ib>().write(ib) },
+        Sockaddr::Other => return Ok(None),
+    }
+    Ok(Some(storage))
 }

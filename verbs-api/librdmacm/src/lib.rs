@@ -23,6 +23,8 @@ mod exports {
 rocade_system_calls::own_system_calls!();
 
 mod addrinfo;
+#[path = "../../libibverbs/src/args/mod.rs"]
+mod args;
 mod connect;
 mod devices;
 mod engine;

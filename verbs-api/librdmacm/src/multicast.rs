@@ -5,11 +5,12 @@ use std::{
     ptr,
 };
 
-use libc::{sockaddr, sockaddr_storage};
+use libc::sockaddr_storage;
 use rocade_abi::{ibv_gid, rdma_cm_event, rdma_cm_id, rdma_cm_join_mc_attr_ex};
 
 use crate::{
-    engine::{ops, verbs},
+    args::{Address, Handle, In},
+    engine::verbs,
     event::MULTICAST_ERROR,
     ffi::{Errno, int_call},
     id::{IdObject, address_len, copy_address},
@@ -57,8 +58,7 @@ pub(crate) fn joined(object: &IdObject, event: &mut rdma_cm_event, private_data:
     // SAFETY: the event has datagram parameters.
     let mut ud = unsafe { event.param.ud };
     let mgid = ud.ah_attr.grh.dgid;
-    // SAFETY: the C part is alive.
-    let qp = unsafe { (*object.as_c()).qp };
+    let qp = object.qp();
     let mut state = object.state.lock();
     let Some(group) = state.groups.iter_mut().find(|group| group.token == token) else {
         return;
@@ -70,10 +70,8 @@ pub(crate) fn joined(object: &IdObject, event: &mut rdma_cm_event, private_data:
     if qp.is_null() || group.is_send_only {
         return;
     }
-    let attached = verbs().and_then(|verbs| {
-        // SAFETY: a live QP.
-        Errno::check(unsafe { (verbs.ibv_attach_mcast)(qp, &raw const mgid, 0) })
-    });
+    let attached =
+        verbs().and_then(|verbs| Errno::check(verbs.ibv_attach_mcast(qp, In::of(&mgid), 0)));
     match attached {
         Ok(()) => group.attached = Some(mgid),
         Err(errno) => {
@@ -95,18 +93,13 @@ pub(crate) fn acknowledged(object: &IdObject, token: u64) {
 }
 
 fn join(
-    id: *mut rdma_cm_id,
-    addr: *const sockaddr,
+    id: Handle<'_, rdma_cm_id>,
+    addr: Address<'_>,
     is_send_only: bool,
     context: *mut c_void,
 ) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID.
-    let object = unsafe { IdObject::borrow(id) }?;
-    if addr.is_null() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: by contract an address.
-    let address = unsafe { copy_address(addr) }.ok_or(Errno::INVAL)?;
+    let object = id.get()?;
+    let address = copy_address(addr)?.ok_or(Errno::INVAL)?;
     let token = {
         let mut state = object.state.lock();
         let last = state.groups.iter().map(|group| group.token).max();
@@ -121,8 +114,7 @@ fn join(
         });
         token
     };
-    // SAFETY: a live ID and a valid address.
-    let asked = Errno::check(unsafe { (ops()?.id_join)(object.raw, addr, token) });
+    let asked = object.raw.join(addr, token);
     if let Err(errno) = asked {
         let mut state = object.state.lock();
         state.groups.retain(|group| group.token != token);
@@ -132,9 +124,9 @@ fn join(
 }
 
 /// `rdma_join_multicast`.
-pub(crate) unsafe extern "C" fn rdma_join_multicast(
-    id: *mut rdma_cm_id,
-    addr: *mut sockaddr,
+pub(crate) extern "C" fn rdma_join_multicast(
+    id: Handle<'_, rdma_cm_id>,
+    addr: Address<'_>,
     context: *mut c_void,
 ) -> c_int {
     int_call(|| join(id, addr, false, context))
@@ -142,14 +134,13 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
 
 /// `rdma_join_multicast_ex`.
 //= LRC-25
-pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
-    id: *mut rdma_cm_id,
-    attr: *mut rdma_cm_join_mc_attr_ex,
+pub(crate) extern "C" fn rdma_join_multicast_ex(
+    id: Handle<'_, rdma_cm_id>,
+    attr: In<'_, rdma_cm_join_mc_attr_ex>,
     context: *mut c_void,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract NULL or valid.
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+        let attr = attr.read()?;
         if attr.comp_mask & !(ATTR_ADDRESS | ATTR_JOIN_FLAGS) != 0 {
             return Err(Errno(libc::ENOTSUP));
         }
@@ -164,24 +155,19 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
         if !matches!(flags, FULL_MEMBER | SEND_ONLY) {
             return Err(Errno::INVAL);
         }
-        join(id, attr.addr, flags == SEND_ONLY, context)
+        join(id, attr.addr(), flags == SEND_ONLY, context)
     })
 }
 
 /// `rdma_leave_multicast`.
 //= LRC-25
-pub(crate) unsafe extern "C" fn rdma_leave_multicast(
-    id: *mut rdma_cm_id,
-    addr: *mut sockaddr,
+pub(crate) extern "C" fn rdma_leave_multicast(
+    id: Handle<'_, rdma_cm_id>,
+    addr: Address<'_>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract a live ID.
-        let object = unsafe { IdObject::borrow(id) }?;
-        if addr.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: by contract an address.
-        let address = unsafe { copy_address(addr) }.ok_or(Errno::INVAL)?;
+        let object = id.get()?;
+        let address = copy_address(addr)?.ok_or(Errno::INVAL)?;
         let found = {
             let state = object.state.lock();
             let mut groups = state.groups.iter();
@@ -189,16 +175,12 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
             group.map(|group| (group.token, group.attached))
         };
         let (token, attached) = found.ok_or(Errno(libc::EADDRNOTAVAIL))?;
-        // SAFETY: the C part is alive.
-        let qp = unsafe { (*id).qp };
         if let Some(mgid) = attached
-            && !qp.is_null()
+            && let Some(qp) = object.qp().some()
         {
-            // SAFETY: a live QP.
-            Errno::check(unsafe { (verbs()?.ibv_detach_mcast)(qp, &raw const mgid, 0) })?;
+            Errno::check(verbs()?.ibv_detach_mcast(qp, In::of(&mgid), 0))?;
         }
-        // SAFETY: a live ID.
-        Errno::check(unsafe { (ops()?.id_leave)(object.raw, token) })?;
+        object.raw.leave(token)?;
         // In synchronous mode the ID holds the event until the next call.
         if object.state.lock().sync {
             object.forget_event();

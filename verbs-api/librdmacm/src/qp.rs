@@ -9,6 +9,7 @@ use rocade_abi::{
 };
 
 use crate::{
+    args::{Handle, InOut, Last, View, member, zeroed},
     connect::qp_to,
     devices,
     engine::verbs,
@@ -20,26 +21,28 @@ use crate::{
 const SGE_BYTES: u32 = 16;
 
 /// Creates a CQ and its completion channel for an ID. A size of 0 creates nothing.
+///
+/// # Errors
+/// `EINVAL` for a size out of range, and the errno of the verbs.
 pub(crate) fn make_cq(
-    id: *mut rdma_cm_id,
+    object: &IdObject,
     entries: u32,
 ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
     if entries == 0 {
         return Ok((ptr::null_mut(), ptr::null_mut()));
     }
     let verbs = verbs()?;
-    // SAFETY: by contract a live ID with a device.
-    let device = unsafe { (*id).verbs };
-    // SAFETY: an open device.
-    let channel = Errno::made(unsafe { (verbs.ibv_create_comp_channel)(device) })?;
+    let device = object.verbs();
+    let channel = Errno::made(verbs.ibv_create_comp_channel(device))?;
     let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-    // SAFETY: an open device and a live channel.
-    let cq = unsafe { (verbs.ibv_create_cq)(device, entries, id.cast(), channel, 0) };
+    // SAFETY: created above.
+    let live = unsafe { Handle::new(channel) };
+    let cq = verbs.ibv_create_cq(device, entries, object.as_c().cast(), live, 0);
     match Errno::made(cq) {
         Ok(cq) => Ok((channel, cq)),
         Err(errno) => {
             // SAFETY: created above.
-            unsafe { (verbs.ibv_destroy_comp_channel)(channel) };
+            verbs.ibv_destroy_comp_channel(unsafe { Last::new(channel) });
             Err(errno)
         }
     }
@@ -47,135 +50,148 @@ pub(crate) fn make_cq(
 
 /// Creates the CQs that are missing in the attributes.
 //= LRC-05
-fn make_cqs(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID, whose members no other thread changes now.
-    unsafe {
-        if attr.recv_cq.is_null() {
-            if (*id).recv_cq.is_null() {
-                let (channel, cq) = make_cq(id, attr.cap.max_recv_wr)?;
-                (*id).recv_cq_channel = channel;
-                (*id).recv_cq = cq;
-            }
-            attr.recv_cq = (*id).recv_cq;
+fn make_cqs(object: &IdObject, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
+    if attr.recv_cq.is_null() {
+        if object.recv_cq().is_null() {
+            let (channel, cq) = make_cq(object, attr.cap.max_recv_wr)?;
+            object.set_member(member!(rdma_cm_id, recv_cq_channel), channel);
+            object.set_member(member!(rdma_cm_id, recv_cq), cq);
         }
-        if attr.send_cq.is_null() {
-            if (*id).send_cq.is_null() {
-                let (channel, cq) = make_cq(id, attr.cap.max_send_wr)?;
-                (*id).send_cq_channel = channel;
-                (*id).send_cq = cq;
-            }
-            attr.send_cq = (*id).send_cq;
+        attr.recv_cq = object.recv_cq().as_ptr();
+    }
+    if attr.send_cq.is_null() {
+        if object.send_cq().is_null() {
+            let (channel, cq) = make_cq(object, attr.cap.max_send_wr)?;
+            object.set_member(member!(rdma_cm_id, send_cq_channel), channel);
+            object.set_member(member!(rdma_cm_id, send_cq), cq);
         }
-        // The engine requires both CQs. A QP with an empty send or receive queue never uses the CQ
-        // of that queue.
-        if attr.recv_cq.is_null() {
-            attr.recv_cq = attr.send_cq;
-        }
-        if attr.send_cq.is_null() {
-            attr.send_cq = attr.recv_cq;
-        }
+        attr.send_cq = object.send_cq().as_ptr();
+    }
+    // The engine requires both CQs. A QP with an empty send or receive queue never uses the CQ of
+    // that queue.
+    if attr.recv_cq.is_null() {
+        attr.recv_cq = attr.send_cq;
+    }
+    if attr.send_cq.is_null() {
+        attr.send_cq = attr.recv_cq;
     }
     Ok(())
 }
 
 /// Destroys the CQs that were created for an ID. If an XRC SRQ is left, the SRQ uses them.
+///
+/// # Errors
+/// `EOPNOTSUPP` without Rocade's library of verbs.
 //= LRC-06
-pub(crate) fn end_cqs(id: *mut rdma_cm_id) -> Result<(), Errno> {
+pub(crate) fn end_cqs(object: &IdObject) -> Result<(), Errno> {
     let verbs = verbs()?;
-    // SAFETY: by contract a live ID.
-    if unsafe { (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() } {
+    let qp_type = object.member(member!(rdma_cm_id, qp_type));
+    if qp_type == IBV_QPT_XRC_RECV && !object.srq().is_null() {
         return Ok(());
     }
-    // SAFETY: by contract a live ID, and its CQs and channels are alive.
-    unsafe {
-        for (channel, cq) in [
-            (&raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq),
-            (&raw mut (*id).send_cq_channel, &raw mut (*id).send_cq),
-        ] {
-            // A CQ without a channel belongs to the SRQ or to the program.
-            if !(*cq).is_null() && !(*channel).is_null() {
-                (verbs.ibv_destroy_cq)(*cq);
-                (verbs.ibv_destroy_comp_channel)(*channel);
-            }
-            *cq = ptr::null_mut();
-            *channel = ptr::null_mut();
+    let end = |channel: *mut ibv_comp_channel, cq: *mut ibv_cq| {
+        // A CQ without a channel belongs to the SRQ or to the program.
+        if !cq.is_null() && !channel.is_null() {
+            // SAFETY: that of the ID, which forgets it.
+            verbs.ibv_destroy_cq(unsafe { Last::new(cq) });
+            // SAFETY: as above.
+            verbs.ibv_destroy_comp_channel(unsafe { Last::new(channel) });
         }
-    }
+    };
+    end(object.recv_cq_channel().as_ptr(), object.recv_cq().as_ptr());
+    object.set_member(member!(rdma_cm_id, recv_cq), ptr::null_mut());
+    object.set_member(member!(rdma_cm_id, recv_cq_channel), ptr::null_mut());
+    end(object.send_cq_channel().as_ptr(), object.send_cq().as_ptr());
+    object.set_member(member!(rdma_cm_id, send_cq), ptr::null_mut());
+    object.set_member(member!(rdma_cm_id, send_cq_channel), ptr::null_mut());
     Ok(())
 }
 
-/// Returns the extended table of a device.
-///
-/// # Safety
-/// `device` must be an open device of Rocade's `libibverbs.so.1`.
-pub(crate) unsafe fn table_of<'a>(device: *mut ibv_context) -> &'a verbs_context {
-    // SAFETY: by contract a context of Rocade, which is a member of its extended table.
+/// Returns the extended table of a device of Rocade's `libibverbs.so.1`.
+pub(crate) fn table_of(device: Handle<'_, ibv_context>) -> &verbs_context {
+    // SAFETY: a context of Rocade is a member of its extended table, which does not change.
     unsafe {
         &*device
+            .as_ptr()
             .byte_sub(offset_of!(verbs_context, context))
             .cast::<verbs_context>()
     }
 }
 
+/// Returns true if a domain belongs to a device.
+///
+/// # Safety
+/// `pd` must be alive.
+pub(crate) unsafe fn is_of(pd: *mut ibv_pd, device: Handle<'_, ibv_context>) -> bool {
+    let context = member!(ibv_pd, context);
+    // SAFETY: same contract.
+    let context = unsafe { context.of(pd).read() };
+    context == device.as_ptr()
+}
+
 /// Creates a queue pair with `ibv_create_qp` if that call suffices, and with the extended call
 /// otherwise.
-fn create_qp_ex(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+///
+/// # Safety
+/// What the attributes name must be NULL or alive.
+unsafe fn create_qp_ex(
+    object: &IdObject,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
     let verbs = verbs()?;
     if attr.comp_mask & !IBV_QP_INIT_ATTR_PD == 0 {
-        let mut short = ibv_qp_init_attr {
-            qp_context: attr.qp_context,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            cap: attr.cap,
-            qp_type: attr.qp_type,
-            sq_sig_all: attr.sq_sig_all,
-        };
-        // SAFETY: a live domain, and attributes of live objects.
-        let qp = Errno::made(unsafe { (verbs.ibv_create_qp)(attr.pd, &raw mut short) })?;
+        // SAFETY: same contract.
+        let mut short = *unsafe { View::new(*attr) }.short();
+        // SAFETY: same contract.
+        let (pd, place) = unsafe { (Handle::new(attr.pd), InOut::new(&raw mut short)) };
+        let qp = Errno::made(verbs.ibv_create_qp(pd, place))?;
         attr.cap = short.cap;
         return Ok(qp);
     }
-    // SAFETY: by contract a live ID with a device.
-    let device = unsafe { (*id).verbs };
-    // SAFETY: an open device of Rocade's libibverbs.
-    let create = unsafe { table_of(device) }
+    let device = object.verbs();
+    let create = table_of(device)
         .create_qp_ex
         .ok_or(Errno(libc::EOPNOTSUPP))?;
     // SAFETY: an open device, and attributes of live objects.
-    Errno::made(unsafe { create(device, attr) })
+    Errno::made(unsafe { create(device.as_ptr(), attr) })
 }
 
 /// Creates the queue pair of an ID.
+///
+/// # Errors
+/// `EINVAL` if the ID has one, has no device, or if the attributes do not fit it, and the errno of
+/// the verbs.
+///
+/// # Safety
+/// What the attributes name must be NULL or alive.
 //= LRC-05
-pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID.
-    unsafe { IdObject::borrow(id) }?;
-    // SAFETY: the C part is alive.
-    let (qp, device, qp_type) = unsafe { ((*id).qp, (*id).verbs, (*id).qp_type) };
-    if !qp.is_null() || device.is_null() {
+pub(crate) unsafe fn make_qp(
+    object: &IdObject,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Result<(), Errno> {
+    let device = object.verbs();
+    let qp_type = object.member(member!(rdma_cm_id, qp_type));
+    if !object.qp().is_null() || device.is_null() {
         return Err(Errno::INVAL);
     }
     if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
         attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
-        // SAFETY: the C part is alive.
-        attr.pd = unsafe { (*id).pd };
+        attr.pd = object.pd().as_ptr();
     }
-    // SAFETY: the C part is alive, and by contract the protection domain is alive.
-    unsafe {
-        if attr.pd.is_null() || (*attr.pd).context != device {
-            return Err(Errno::INVAL);
-        }
-        let differs = |own: *mut ibv_cq, given: *mut ibv_cq| {
-            !own.is_null() && !given.is_null() && own != given
-        };
-        if differs((*id).send_cq, attr.send_cq) || differs((*id).recv_cq, attr.recv_cq) {
-            return Err(Errno::INVAL);
-        }
-        // Each request to an XRC target names its SRQ.
-        if attr.srq.is_null() && !matches!(qp_type, IBV_QPT_XRC_RECV | IBV_QPT_XRC_SEND) {
-            attr.srq = (*id).srq;
-        }
+    // SAFETY: by contract a live domain.
+    if attr.pd.is_null() || !unsafe { is_of(attr.pd, device) } {
+        return Err(Errno::INVAL);
+    }
+    let differs =
+        |own: *mut ibv_cq, given: *mut ibv_cq| !own.is_null() && !given.is_null() && own != given;
+    if differs(object.send_cq().as_ptr(), attr.send_cq)
+        || differs(object.recv_cq().as_ptr(), attr.recv_cq)
+    {
+        return Err(Errno::INVAL);
+    }
+    // Each request to an XRC target names its SRQ.
+    if attr.srq.is_null() && !matches!(qp_type, IBV_QPT_XRC_RECV | IBV_QPT_XRC_SEND) {
+        attr.srq = object.srq().as_ptr();
     }
     let has_domain = attr.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !attr.xrcd.is_null();
     if qp_type == IBV_QPT_XRC_RECV && !has_domain {
@@ -186,51 +202,43 @@ pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
     // on it.
     let least = attr.cap.max_send_sge.saturating_mul(SGE_BYTES);
     attr.cap.max_inline_data = attr.cap.max_inline_data.max(least);
-    make_cqs(id, attr)?;
+    make_cqs(object, attr)?;
     attr.qp_type = if attr.qp_type == 0 {
         qp_type
     } else {
         attr.qp_type
     };
-    let qp = create_qp_ex(id, attr).inspect_err(|_| {
-        let _ = end_cqs(id);
+    // SAFETY: same contract.
+    let qp = unsafe { create_qp_ex(object, attr) }.inspect_err(|_| {
+        let _ = end_cqs(object);
     })?;
-    // SAFETY: the C part is alive.
-    unsafe {
-        (*id).qp = qp;
-        (*id).pd = attr.pd;
-    }
+    object.set_member(member!(rdma_cm_id, qp), qp);
+    object.set_member(member!(rdma_cm_id, pd), attr.pd);
     let ready = if qp_type == IBV_QPT_UD {
         [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS]
             .into_iter()
-            .try_for_each(|state| qp_to(id, state, |_| {}))
+            .try_for_each(|state| qp_to(object, state, |_| {}))
     } else {
-        qp_to(id, IBV_QPS_INIT, |_| {})
+        qp_to(object, IBV_QPS_INIT, |_| {})
     };
     ready.inspect_err(|_| {
-        // SAFETY: created above, and not returned to the program.
-        let _ = unsafe { end_qp(id) };
+        let _ = end_qp(object);
     })
 }
 
-/// # Safety
-/// `id` must be alive.
-unsafe fn end_qp(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID, whose QP is alive.
-    unsafe {
-        let qp = (*id).qp;
-        if !qp.is_null() {
-            Errno::check((verbs()?.ibv_destroy_qp)(qp))?;
-            (*id).qp = ptr::null_mut();
-        }
+fn end_qp(object: &IdObject) -> Result<(), Errno> {
+    if let Some(qp) = object.qp().some() {
+        // SAFETY: that of the ID, which forgets it.
+        let last = unsafe { Last::new(qp.as_ptr()) };
+        Errno::check(verbs()?.ibv_destroy_qp(last))?;
+        object.set_member(member!(rdma_cm_id, qp), ptr::null_mut());
     }
-    end_cqs(id)
+    end_cqs(object)
 }
 
 /// Converts attributes to their extended form.
 pub(crate) fn extended(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> ibv_qp_init_attr_ex {
-    // SAFETY: all zeroes are valid attributes.
-    let mut ex: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
+    let mut ex: ibv_qp_init_attr_ex = zeroed();
     ex.qp_context = attr.qp_context;
     ex.send_cq = attr.send_cq;
     ex.recv_cq = attr.recv_cq;
@@ -246,43 +254,34 @@ pub(crate) fn extended(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> ibv_qp_init_
 }
 
 /// `rdma_create_qp`.
-pub(crate) unsafe extern "C" fn rdma_create_qp(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_qp_init_attr,
+pub(crate) extern "C" fn rdma_create_qp(
+    id: Handle<'_, rdma_cm_id>,
+    pd: Handle<'_, ibv_pd>,
+    attr: InOut<'_, ibv_qp_init_attr>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract NULL or valid.
-        let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
-        let mut ex = extended(pd, attr);
-        make_qp(id, &mut ex)?;
-        attr.cap = ex.cap;
-        Ok(())
+        let mut ex = extended(pd.as_ptr(), &*attr.read()?);
+        // SAFETY: it names what the arguments name.
+        unsafe { make_qp(id.get()?, &mut ex) }?;
+        attr.cap().write(ex.cap)
     })
 }
 
 /// `rdma_create_qp_ex`.
-pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
-    id: *mut rdma_cm_id,
-    attr: *mut ibv_qp_init_attr_ex,
+pub(crate) extern "C" fn rdma_create_qp_ex(
+    id: Handle<'_, rdma_cm_id>,
+    attr: InOut<'_, ibv_qp_init_attr_ex>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract NULL or valid.
-        let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
-        let mut ex = *attr;
-        make_qp(id, &mut ex)?;
-        attr.cap = ex.cap;
-        Ok(())
+        let mut ex = *attr.read_known()?;
+        // SAFETY: it names what the argument names.
+        unsafe { make_qp(id.get()?, &mut ex) }?;
+        attr.cap().write(ex.cap)
     })
 }
 
 /// `rdma_destroy_qp`.
 //= LRC-06
-pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    void_call(|| {
-        // SAFETY: by contract a live ID.
-        unsafe { IdObject::borrow(id) }?;
-        // SAFETY: by contract a live ID.
-        unsafe { end_qp(id) }
-    });
+pub(crate) extern "C" fn rdma_destroy_qp(id: Handle<'_, rdma_cm_id>) {
+    void_call(|| end_qp(id.get()?));
 }

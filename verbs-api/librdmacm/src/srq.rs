@@ -9,91 +9,91 @@ use rocade_abi::{
 };
 
 use crate::{
+    args::{Handle, InOut, Last, member, zeroed},
     devices,
     engine::verbs,
     ffi::{Errno, int_call, void_call},
     id::IdObject,
-    qp::{end_cqs, make_cq, table_of},
+    qp::{end_cqs, is_of, make_cq, table_of},
 };
 
 /// `rdma_create_srq`: creates an XRC SRQ if the ID is that of an XRC target.
 //= LRC-07
-pub(crate) unsafe extern "C" fn rdma_create_srq(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
+pub(crate) extern "C" fn rdma_create_srq(
+    id: Handle<'_, rdma_cm_id>,
+    pd: Handle<'_, ibv_pd>,
+    attr: InOut<'_, ibv_srq_init_attr>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract NULL or valid.
-        let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: by contract a live ID.
-        unsafe { IdObject::borrow(id) }?;
-        // SAFETY: the C part is alive.
-        let srq_type = match unsafe { (*id).qp_type } {
+        let asked = attr.read()?;
+        let object = id.get()?;
+        let srq_type = match object.member(member!(rdma_cm_id, qp_type)) {
             IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
             _ => IBV_SRQT_BASIC,
         };
-        // SAFETY: all zeroes are valid attributes.
-        let mut ex: ibv_srq_init_attr_ex = unsafe { std::mem::zeroed() };
-        ex.srq_context = attr.srq_context;
-        ex.attr = attr.attr;
+        let mut ex: ibv_srq_init_attr_ex = zeroed();
+        ex.srq_context = asked.srq_context;
+        ex.attr = asked.attr;
         ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
         ex.srq_type = srq_type;
-        ex.pd = pd;
-        make_srq(id, &mut ex)?;
-        attr.attr = ex.attr;
-        Ok(())
+        ex.pd = pd.as_ptr();
+        // SAFETY: it names what the arguments name.
+        unsafe { make_srq(object, &mut ex) }?;
+        attr.attr().write(ex.attr)
     })
 }
 
 /// `rdma_create_srq_ex`. It writes the defaults of missing members back to the attributes.
 //= LRC-07
-pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
-    id: *mut rdma_cm_id,
-    attr: *mut ibv_srq_init_attr_ex,
+pub(crate) extern "C" fn rdma_create_srq_ex(
+    id: Handle<'_, rdma_cm_id>,
+    attr: InOut<'_, ibv_srq_init_attr_ex>,
 ) -> c_int {
     int_call(|| {
-        // SAFETY: by contract NULL or valid.
-        let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: by contract a live ID.
-        unsafe { IdObject::borrow(id) }?;
-        if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
+        let mut ex = *attr.read_known()?;
+        let object = id.get()?;
+        if ex.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
             return Err(Errno::INVAL);
         }
-        make_srq(id, attr)
+        // SAFETY: it names what the argument names.
+        let made = unsafe { make_srq(object, &mut ex) };
+        attr.attr().write(ex.attr)?;
+        attr.comp_mask().write(ex.comp_mask)?;
+        attr.pd().write(ex.pd)?;
+        attr.xrcd().write(ex.xrcd)?;
+        attr.cq().write(ex.cq)?;
+        made
     })
 }
 
-/// Creates the SRQ of a live ID.
-fn make_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: the C part is alive.
-    let (own, device, srq) = unsafe { ((*id).pd, (*id).verbs, (*id).srq) };
-    if !srq.is_null() || device.is_null() {
+/// Creates the SRQ of an ID.
+///
+/// # Safety
+/// What the attributes name must be NULL or alive.
+unsafe fn make_srq(object: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+    let device = object.verbs();
+    if !object.srq().is_null() || device.is_null() {
         return Err(Errno::INVAL);
     }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
-        attr.pd = own;
+        attr.pd = object.pd().as_ptr();
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
     }
     // SAFETY: by contract a live domain.
-    if attr.pd.is_null() || unsafe { (*attr.pd).context } != device {
+    if attr.pd.is_null() || !unsafe { is_of(attr.pd, device) } {
         return Err(Errno::INVAL);
     }
     if attr.srq_type == IBV_SRQT_XRC {
-        complete_xrc(id, attr)?;
+        complete_xrc(object, attr)?;
     }
-    // SAFETY: an open device of Rocade's libibverbs.
-    let create = unsafe { table_of(device) }
+    let create = table_of(device)
         .create_srq_ex
         .ok_or(Errno(libc::EOPNOTSUPP))?;
     // SAFETY: an open device, and attributes of live objects.
-    let srq = Errno::made(unsafe { create(device, attr) })?;
-    // SAFETY: the C part is alive.
-    unsafe {
-        (*id).srq = srq;
-        if (*id).pd.is_null() {
-            (*id).pd = attr.pd;
-        }
+    let srq = Errno::made(unsafe { create(device.as_ptr(), attr) })?;
+    object.set_member(member!(rdma_cm_id, srq), srq);
+    if object.pd().is_null() {
+        object.set_member(member!(rdma_cm_id, pd), attr.pd);
     }
     Ok(())
 }
@@ -101,13 +101,12 @@ fn make_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), 
 /// Fills in the XRC domain and the CQ that are missing in XRC attributes.
 //= LRC-05
 //= LRC-07
-fn complete_xrc(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+fn complete_xrc(object: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
-        // SAFETY: by contract a live ID.
-        attr.xrcd = devices::xrcd_of(unsafe { (*id).verbs })?;
+        attr.xrcd = devices::xrcd_of(object.verbs())?;
     }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
-        attr.cq = cq_for(id, &attr.attr)?;
+        attr.cq = cq_for(object, &attr.attr)?;
     }
     attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     Ok(())
@@ -115,39 +114,37 @@ fn complete_xrc(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<
 
 /// Returns the receive CQ of an ID with room for a whole SRQ, and creates or resizes it if needed.
 /// The CQ may exist already if the ID has an XRC target's QP, which does not use it.
-fn cq_for(id: *mut rdma_cm_id, attr: &ibv_srq_attr) -> Result<*mut ibv_cq, Errno> {
+fn cq_for(object: &IdObject, attr: &ibv_srq_attr) -> Result<*mut ibv_cq, Errno> {
     let entries = c_int::try_from(attr.max_wr).map_err(|_| Errno::INVAL)?;
-    // SAFETY: by contract a live ID, whose members no other thread changes now.
-    unsafe {
-        let cq = (*id).recv_cq;
-        if cq.is_null() {
-            let (channel, cq) = make_cq(id, attr.max_wr)?;
-            (*id).recv_cq_channel = channel;
-            (*id).recv_cq = cq;
-        } else if (*cq).cqe < entries {
-            Errno::check((verbs()?.ibv_resize_cq)(cq, entries))?;
-        }
-        Ok((*id).recv_cq)
+    let Some(cq) = object.recv_cq().some() else {
+        let (channel, cq) = make_cq(object, attr.max_wr)?;
+        object.set_member(member!(rdma_cm_id, recv_cq_channel), channel);
+        object.set_member(member!(rdma_cm_id, recv_cq), cq);
+        return Ok(cq);
+    };
+    let cqe = member!(ibv_cq, cqe);
+    // SAFETY: a live CQ.
+    let has = unsafe { cqe.of(cq.as_ptr()).read() };
+    if has < entries {
+        Errno::check(verbs()?.ibv_resize_cq(cq, entries))?;
     }
+    Ok(cq.as_ptr())
 }
 
 /// `rdma_destroy_srq`.
 //= LRC-07
-pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+pub(crate) extern "C" fn rdma_destroy_srq(id: Handle<'_, rdma_cm_id>) {
     void_call(|| {
-        // SAFETY: by contract a live ID.
-        unsafe { IdObject::borrow(id) }?;
-        // SAFETY: the C part is alive.
-        let (srq, qp_type) = unsafe { ((*id).srq, (*id).qp_type) };
-        if srq.is_null() {
+        let object = id.get()?;
+        let Some(srq) = object.srq().some() else {
             return Ok(());
-        }
-        // SAFETY: a live SRQ.
-        Errno::check(unsafe { (verbs()?.ibv_destroy_srq)(srq) })?;
-        // SAFETY: the C part is alive.
-        unsafe { (*id).srq = ptr::null_mut() };
-        if qp_type == IBV_QPT_XRC_RECV {
-            end_cqs(id)?;
+        };
+        // SAFETY: that of the ID, which forgets it.
+        let last = unsafe { Last::new(srq.as_ptr()) };
+        Errno::check(verbs()?.ibv_destroy_srq(last))?;
+        object.set_member(member!(rdma_cm_id, srq), ptr::null_mut());
+        if object.member(member!(rdma_cm_id, qp_type)) == IBV_QPT_XRC_RECV {
+            end_cqs(object)?;
         }
         Ok(())
     });

@@ -6,19 +6,19 @@ use rocade_abi::{MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT, ibv_mr, ibv_pd};
 use rocade_emulator::AccessFlags;
 
 use crate::{
+    args::Handle,
     diagnostics::Reason,
     dv::expect_mlx5,
     ffi::{Errno, ptr_verb},
     mr_ex,
-    pd_mr::PdObject,
 };
 
 /// `mlx5dv_reg_dmabuf_mr`: `ibv_reg_dmabuf_mr` with a further word of flags.
 ///
 /// EOPNOTSUPP for a device without mlx5 identity, and for the data-direct engine, which Rocade does
 /// not have. EINVAL for an unknown flag.
-pub(super) unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
-    pd: *mut ibv_pd,
+pub(super) extern "C" fn mlx5dv_reg_dmabuf_mr(
+    pd: Handle<'_, ibv_pd>,
     offset: u64,
     length: usize,
     iova: u64,
@@ -27,8 +27,7 @@ pub(super) unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
     mlx5_access: c_int,
 ) -> *mut ibv_mr {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or a live domain.
-        expect_mlx5(unsafe { PdObject::borrow(pd) }?.inner().context())?;
+        expect_mlx5(pd.get()?.inner().context())?;
         match mlx5_access.cast_unsigned() {
             0 => {}
             MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT => {
@@ -38,7 +37,6 @@ pub(super) unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
             _ => return Err(Errno::INVAL),
         }
         let access = AccessFlags::from_bits_retain(access.cast_unsigned());
-        // SAFETY: same contract.
-        unsafe { mr_ex::register_fd(pd, fd, (offset, length, iova), access) }
+        mr_ex::register_fd(pd, fd, (offset, length, iova), access)
     })
 }

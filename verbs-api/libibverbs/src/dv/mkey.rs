@@ -11,24 +11,32 @@ use rocade_abi::{
     mlx5::{
         MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT, MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE,
         mlx5dv_mkey, mlx5dv_mkey_conf_attr, mlx5dv_mkey_init_attr, mlx5dv_mr_interleaved,
-        mlx5dv_qp_ex,
     },
 };
 use rocade_emulator::{AccessFlags, Block, Indirect, Layout, Lkey, Mr, Operands, Remap};
 
-use super::queue_pair;
+use super::DvBatch;
 use crate::{
+    args::{Handle, In, Last, List, slot::Argument},
     context::ContextObject,
     diagnostics::Reason,
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
-    pd_mr::{PdObject, PdRef},
-    wr_batch,
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
+    pd_mr::PdRef,
 };
 
 type MkeyObject = CHandle<mlx5dv_mkey, MkeyState>;
 
-struct MkeyState {
+objects! {
+    mlx5dv_mkey: mlx5dv_mkey, MkeyState;
+}
+
+// SAFETY: both are one pointer. Builders have parameters that point to no type.
+unsafe impl Argument<*mut c_void> for Handle<'_, mlx5dv_mkey> {}
+// SAFETY: as above.
+unsafe impl Argument<*mut c_void> for In<'_, mlx5dv_mkey_conf_attr> {}
+
+pub(crate) struct MkeyState {
     mr: Mr,
     _context: Arc<ContextObject>,
     _pd: PdRef,
@@ -37,20 +45,18 @@ struct MkeyState {
 const NO_MEMORY: Errno = Errno(libc::ENOMEM);
 
 //= UMU-01
-pub(super) unsafe extern "C" fn mlx5dv_create_mkey(
-    attr: *mut mlx5dv_mkey_init_attr,
+pub(super) extern "C" fn mlx5dv_create_mkey(
+    attr: In<'_, mlx5dv_mkey_init_attr>,
 ) -> *mut mlx5dv_mkey {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let attr = attr.read()?;
         // Peers may invalidate any indirect key.
         let flags = attr.create_flags & !MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE;
         if flags != MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT {
             let what = "create_flags other than INDIRECT and REMOTE_INVALIDATE";
             return Err(Errno::OPNOTSUPP.because(Reason::new(what, "")));
         }
-        // SAFETY: by contract a live domain.
-        let pd = unsafe { PdObject::borrow(attr.pd) }?.inner();
+        let pd = attr.pd().get()?.inner();
         let entries = u32::from(attr.max_entries);
         let mr = pd.pd().create_indirect(entries, Indirect::RIGHTS)?;
         let context = Arc::clone(pd.context());
@@ -69,9 +75,8 @@ pub(super) unsafe extern "C" fn mlx5dv_create_mkey(
     })
 }
 
-pub(super) unsafe extern "C" fn mlx5dv_destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int {
-    // SAFETY: by contract a live key that is not used afterwards.
-    int_verb(|| unsafe { MkeyObject::destroy(mkey, |state| Ok(state.mr.destroy()?)) })
+pub(super) extern "C" fn mlx5dv_destroy_mkey(mkey: Last<'_, mlx5dv_mkey>) -> c_int {
+    int_verb(|| mkey.destroy(|state| Ok(state.mr.destroy()?)))
 }
 
 /// The configuration of a key between `wr_start` and `wr_complete`.
@@ -106,66 +111,47 @@ impl KeyChange {
     }
 }
 
-/// # Safety
-/// `mkey` must be NULL or a live key.
-unsafe fn key_of(mkey: *mut c_void) -> Result<Mr, Errno> {
-    // SAFETY: same contract.
-    Ok(unsafe { MkeyObject::borrow(mkey.cast()) }?
-        .inner()
-        .mr
-        .clone())
+fn key_of(mkey: Handle<'_, mlx5dv_mkey>) -> Result<Mr, Errno> {
+    Ok(mkey.get()?.inner().mr.clone())
 }
 
-/// # Safety
-/// The list must have `count` entries.
 //= UMU-02
-unsafe fn list_of(key: &Mr, count: u16, list: *const ibv_sge) -> Result<Remap, Errno> {
+fn list_of(key: &Mr, list: List<'_, ibv_sge>) -> Result<Remap, Errno> {
     //= UMU-04
-    if u32::from(count) > key.max_entries().unwrap_or(0) {
+    if i64::from(list.count()) > i64::from(key.max_entries().unwrap_or(0)) {
         return Err(NO_MEMORY);
     }
     if list.is_null() {
         return Err(Errno::INVAL);
     }
-    let blocks = (0..usize::from(count)).map(|index| {
-        // SAFETY: same contract.
-        let sge = unsafe { list.add(index).read() };
-        Block {
-            lkey: Lkey::new(sge.lkey),
-            addr: sge.addr,
-            len: u64::from(sge.length),
-            stride: 0,
-        }
+    let blocks = list.iter().map(|sge| Block {
+        lkey: Lkey::new(sge.lkey),
+        addr: sge.addr,
+        len: u64::from(sge.length),
+        stride: 0,
     });
     let layout = Layout::list(blocks).map_err(|_| Errno::INVAL)?;
     Ok(Remap::To { base: 0, layout })
 }
 
-/// # Safety
-/// The list must have the given number of entries.
 //= UMU-02
-unsafe fn interleaved_of(
+fn interleaved_of(
     key: &Mr,
     repeats: u32,
-    count: u16,
-    list: *const mlx5dv_mr_interleaved,
+    list: List<'_, mlx5dv_mr_interleaved>,
 ) -> Result<Remap, Errno> {
     //= UMU-04
-    if u32::from(count) + 1 > key.max_entries().unwrap_or(0) {
+    if i64::from(list.count()) + 1 > i64::from(key.max_entries().unwrap_or(0)) {
         return Err(NO_MEMORY);
     }
     if list.is_null() {
         return Err(Errno::INVAL);
     }
-    let blocks = (0..usize::from(count)).map(|index| {
-        // SAFETY: same contract.
-        let entry = unsafe { list.add(index).read() };
-        Block {
-            lkey: Lkey::new(entry.lkey),
-            addr: entry.addr,
-            len: u64::from(entry.bytes_count),
-            stride: u64::from(entry.bytes_count) + u64::from(entry.bytes_skip),
-        }
+    let blocks = list.iter().map(|entry| Block {
+        lkey: Lkey::new(entry.lkey),
+        addr: entry.addr,
+        len: u64::from(entry.bytes_count),
+        stride: u64::from(entry.bytes_count) + u64::from(entry.bytes_skip),
     });
     let layout = Layout::repeated(blocks, u64::from(repeats)).map_err(|_| Errno::INVAL)?;
     Ok(Remap::To { base: 0, layout })
@@ -184,103 +170,90 @@ fn of_free(key: Mr, access: u32, remap: Remap) -> KeyChange {
 }
 
 pub(super) unsafe extern "C" fn wr_mr_list(
-    mqp: *mut mlx5dv_qp_ex,
-    mkey: *mut c_void,
+    mqp: DvBatch<'_>,
+    mkey: Handle<'_, mlx5dv_mkey>,
     access: u32,
     count: u16,
     list: *mut ibv_sge,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key and a list of so
-    // many entries.
-    unsafe {
-        wr_batch::begin_change(queue_pair(mqp), || {
-            let key = key_of(mkey)?;
-            let remap = list_of(&key, count, list)?;
-            Ok(of_free(key, access, remap))
-        });
-    }
+    // SAFETY: by contract the list has so many entries.
+    let list = unsafe { List::new(list, count.into()) };
+    mqp.batch().begin_change(|| {
+        let key = key_of(mkey)?;
+        let remap = list_of(&key, list)?;
+        Ok(of_free(key, access, remap))
+    });
 }
 
 pub(super) unsafe extern "C" fn wr_mr_interleaved(
-    mqp: *mut mlx5dv_qp_ex,
-    mkey: *mut c_void,
+    mqp: DvBatch<'_>,
+    mkey: Handle<'_, mlx5dv_mkey>,
     access: u32,
     repeats: u32,
     count: u16,
     list: *mut c_void,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key and a list of so
-    // many entries.
-    unsafe {
-        wr_batch::begin_change(queue_pair(mqp), || {
-            let key = key_of(mkey)?;
-            let remap = interleaved_of(&key, repeats, count, list.cast())?;
-            Ok(of_free(key, access, remap))
-        });
-    }
+    // SAFETY: by contract the list has so many entries.
+    let list = unsafe { List::new(list.cast(), count.into()) };
+    mqp.batch().begin_change(|| {
+        let key = key_of(mkey)?;
+        let remap = interleaved_of(&key, repeats, list)?;
+        Ok(of_free(key, access, remap))
+    });
 }
 
 //= UMU-07
-pub(super) unsafe extern "C" fn wr_mkey_configure(
-    mqp: *mut mlx5dv_qp_ex,
-    mkey: *mut c_void,
+pub(super) extern "C" fn wr_mkey_configure(
+    mqp: DvBatch<'_>,
+    mkey: Handle<'_, mlx5dv_mkey>,
     num_setters: u8,
-    attr: *mut c_void,
+    attr: In<'_, mlx5dv_mkey_conf_attr>,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key. The attributes are
-    // NULL or readable.
-    unsafe {
-        wr_batch::begin_change(queue_pair(mqp), || {
-            let attr = ffi::read(attr.cast::<mlx5dv_mkey_conf_attr>())?;
-            if attr.conf_flags != 0 || attr.comp_mask != 0 {
-                return Err(Errno::OPNOTSUPP);
-            }
-            Ok(KeyChange {
-                key: key_of(mkey)?,
-                access: None,
-                remap: Remap::Keep,
-                if_free: false,
-                missing_setters: num_setters,
-            })
-        });
-    }
+    mqp.batch().begin_change(|| {
+        let attr = attr.read()?;
+        if attr.conf_flags != 0 || attr.comp_mask != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(KeyChange {
+            key: key_of(mkey)?,
+            access: None,
+            remap: Remap::Keep,
+            if_free: false,
+            missing_setters: num_setters,
+        })
+    });
 }
 
-pub(super) unsafe extern "C" fn wr_set_mkey_access_flags(mqp: *mut mlx5dv_qp_ex, access: u32) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe {
-        wr_batch::update_change(queue_pair(mqp), |change| {
-            change.access = Some(AccessFlags::from_bits_retain(access));
-            change.step()
-        });
-    }
+pub(super) extern "C" fn wr_set_mkey_access_flags(mqp: DvBatch<'_>, access: u32) {
+    mqp.batch().update_change(|change| {
+        change.access = Some(AccessFlags::from_bits_retain(access));
+        change.step()
+    });
 }
 
 pub(super) unsafe extern "C" fn wr_set_mkey_layout_list(
-    mqp: *mut mlx5dv_qp_ex,
+    mqp: DvBatch<'_>,
     count: u16,
     list: *const ibv_sge,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a list of so many entries.
-    unsafe {
-        wr_batch::update_change(queue_pair(mqp), |change| {
-            change.remap = list_of(&change.key, count, list)?;
-            change.step()
-        });
-    }
+    // SAFETY: by contract the list has so many entries.
+    let list = unsafe { List::new(list, count.into()) };
+    mqp.batch().update_change(|change| {
+        change.remap = list_of(&change.key, list)?;
+        change.step()
+    });
 }
 
 pub(super) unsafe extern "C" fn wr_set_mkey_layout_interleaved(
-    mqp: *mut mlx5dv_qp_ex,
+    mqp: DvBatch<'_>,
     repeats: u32,
     count: u16,
     list: *const c_void,
 ) {
-    // SAFETY: by contract between `wr_start` and `wr_complete`, with a list of so many entries.
-    unsafe {
-        wr_batch::update_change(queue_pair(mqp), |change| {
-            change.remap = interleaved_of(&change.key, repeats, count, list.cast())?;
-            change.step()
-        });
-    }
+    // SAFETY: by contract the list has so many entries.
+    let list = unsafe { List::new(list.cast(), count.into()) };
+    mqp.batch().update_change(|change| {
+        change.remap = interleaved_of(&change.key, repeats, list)?;
+        change.step()
+    });
 }

@@ -13,22 +13,22 @@ use rocade_emulator::{Completion, WcOpcode};
 
 use super::dct;
 use crate::{
-    cq::{self, CqObject},
-    ffi::{self, Errno, neg_data_verb},
+    args::{Handle, Out},
+    cq::{self},
+    ffi::{Errno, neg_data_verb},
 };
 
 /// `ibv_exp_poll_cq`: writes completions of `wc_size` bytes each to `wc`. Returns their number, or
 /// a negative number on failure.
 //= XST-19
 pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
-    cq: *mut ibv_cq,
+    cq: Handle<'_, ibv_cq>,
     num_entries: c_int,
     wc: *mut ibv_exp_wc,
     wc_size: u32,
 ) -> c_int {
     neg_data_verb(|| {
-        // SAFETY: by contract a live CQ.
-        let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
+        let state = cq.get()?.inner();
         if wc_size == 0 {
             return Err(Errno::INVAL);
         }
@@ -37,9 +37,9 @@ pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
         let polled = state.cq().poll_with(max, |index, completion| {
             // SAFETY: by contract there are `num_entries` entries of that size, and `index` is
             // below that.
-            let place = unsafe { wc.byte_add(index * size) };
+            let place = unsafe { Out::new(wc.byte_add(index * size)) };
             // SAFETY: as above. It is not NULL, so the write cannot fail.
-            let _ = unsafe { ffi::write_prefix(place, &to_wc(&completion), size) };
+            let _ = unsafe { place.write_prefix(&to_wc(&completion), size) };
         });
         c_int::try_from(polled).map_err(|_| Errno::INVAL)
     })

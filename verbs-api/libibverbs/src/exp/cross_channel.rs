@@ -18,21 +18,22 @@ use rocade_abi::{
             IBV_EXP_CALC_DATA_SIZE_64_BIT, IBV_EXP_CALC_DATA_SIZE_64_BIT_LOC,
             IBV_EXP_CALC_DATA_TYPE_FLOAT, IBV_EXP_CALC_DATA_TYPE_INT, IBV_EXP_CALC_DATA_TYPE_UINT,
             IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_OP_BAND, IBV_EXP_CALC_OP_BOR, IBV_EXP_CALC_OP_BXOR,
-            IBV_EXP_CALC_OP_MAXLOC, IBV_EXP_SEND_WAIT_EN_LAST, IBV_EXP_WR_CQE_WAIT,
-            IBV_EXP_WR_RECV_ENABLE, ibv_exp_send_wr,
+            IBV_EXP_CALC_OP_MAXLOC, IBV_EXP_SEND_WAIT_EN_LAST, IBV_EXP_WR_RECV_ENABLE,
+            ibv_exp_send_wr,
         },
     },
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_recv_wr,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_qp, ibv_qp_ex, ibv_recv_wr,
 };
 use rocade_emulator::{Calc, CalcOp, SendFlags, SendPoster, ToDct};
 
 use super::send;
 use crate::{
-    cq::{self, CqObject},
+    args::{Chain, Chained, Handle, In, Out, Request, member},
+    cq::{self},
     diagnostics::Reason,
-    ffi::{self, Errno, int_verb},
+    ffi::{Errno, int_verb},
     post,
-    qp::{QpObject, QpState},
+    qp::QpState,
 };
 
 fn invalid(what: &str) -> Errno {
@@ -42,18 +43,17 @@ fn invalid(what: &str) -> Errno {
 /// `ibv_exp_create_cq`.
 //= XST-16
 //= XCON-14
-pub(crate) unsafe extern "C" fn ibv_exp_create_cq(
-    context: *mut ibv_context,
+pub(crate) extern "C" fn ibv_exp_create_cq(
+    context: Handle<'_, ibv_context>,
     cqe: c_int,
     cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
+    channel: Handle<'_, ibv_comp_channel>,
     comp_vector: c_int,
-    attr: *mut ibv_exp_cq_init_attr,
+    attr: In<'_, ibv_exp_cq_init_attr>,
 ) -> *mut ibv_cq {
     let mut flags = 0;
     let checked = int_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let Some(attr) = (unsafe { attr.as_ref() }) else {
+        let Some(attr) = attr.optional() else {
             return Ok(());
         };
         if attr.comp_mask & IBV_EXP_CQ_INIT_ATTR_FLAGS != 0 {
@@ -70,11 +70,10 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_cq(
     if checked != 0 {
         return ptr::null_mut();
     }
-    // SAFETY: same contract.
-    let made = unsafe { cq::ibv_create_cq(context, cqe, cq_context, channel, comp_vector) };
+    let made = cq::ibv_create_cq(context, cqe, cq_context, channel, comp_vector);
     if flags != 0 && !made.is_null() {
         // SAFETY: created above.
-        let object = unsafe { CqObject::borrow(made.cast()) };
+        let object = unsafe { Handle::new(made) }.get();
         object
             .iter()
             .for_each(|object| object.inner().cq().allow_waits());
@@ -85,16 +84,14 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_cq(
 /// `ibv_exp_modify_cq`.
 //= XST-17
 //= XCON-14
-pub(crate) unsafe extern "C" fn ibv_exp_modify_cq(
-    cq: *mut ibv_cq,
-    attr: *mut ibv_exp_cq_attr,
+pub(crate) extern "C" fn ibv_exp_modify_cq(
+    cq: Handle<'_, ibv_cq>,
+    attr: In<'_, ibv_exp_cq_attr>,
     mask: c_int,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live CQ.
-        let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let state = cq.get()?.inner();
+        let attr = attr.read()?;
         let mask = u32::try_from(mask).map_err(|_| Errno::INVAL)?;
         let has_flags = attr.comp_mask & IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS != 0;
         let sets_flags = mask & IBV_EXP_CQ_CAP_FLAGS != 0;
@@ -121,53 +118,38 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_cq(
 }
 
 /// Queues a wait or release request.
-///
-/// # Safety
-/// The CQ or QP that it names must be alive.
 //= XCW-05
 //= XCE-01
-pub(super) unsafe fn push(
+pub(super) fn push(
     poster: &mut SendPoster<'_>,
-    request: &ibv_exp_send_wr,
+    request: Request<'_, ibv_exp_send_wr>,
 ) -> Result<(), Errno> {
-    let head = (request.wr_id, send::flags(request) & !SendFlags::INLINE);
+    let head = (request.wr_id, send::flags(&request) & !SendFlags::INLINE);
     let last = request.exp_send_flags & IBV_EXP_SEND_WAIT_EN_LAST != 0;
-    if request.exp_opcode == IBV_EXP_WR_CQE_WAIT {
-        // SAFETY: all members of the union are integers and pointers. The opcode says which one is
-        // set.
-        let wait = unsafe { request.task.cqe_wait };
-        // SAFETY: by contract NULL, which is refused, or a live CQ.
-        let state = unsafe { CqObject::borrow(wait.cq.cast()) }?.inner();
-        let count = u32::try_from(wait.cq_count).map_err(|_| invalid("cq_count is negative"))?;
+    if let Some((cq, count)) = request.wait() {
+        let state = cq.get()?.inner();
+        let count = u32::try_from(count).map_err(|_| invalid("cq_count is negative"))?;
         return Ok(poster.push_wait(head, state.cq(), count, last)?);
     }
-    // SAFETY: as above.
-    let enable = unsafe { request.task.wqe_enable };
-    // SAFETY: by contract NULL, which is refused, or a live queue pair.
-    let state = unsafe { QpObject::borrow(enable.qp.cast()) }?.inner();
-    let count = u32::try_from(enable.wqe_count).map_err(|_| invalid("wqe_count is negative"))?;
+    let (qp, count) = request.enable().ok_or(Errno::INVAL)?;
+    let state = qp.get()?.inner();
+    let count = u32::try_from(count).map_err(|_| invalid("wqe_count is negative"))?;
     let is_recv = request.exp_opcode == IBV_EXP_WR_RECV_ENABLE;
     Ok(poster.push_enable(head, (state.qp(), is_recv), count, last)?)
 }
 
 /// Queues a send that computes.
-///
-/// # Safety
-/// As for [`post::push_send`].
-pub(super) unsafe fn push_calc(
+pub(super) fn push_calc(
     poster: &mut SendPoster<'_>,
     state: &QpState,
-    request: &ibv_exp_send_wr,
+    request: Request<'_, ibv_exp_send_wr>,
     to: Option<ToDct<'_>>,
 ) -> Result<(), Errno> {
-    let calc = calc(request)?;
-    let plain = send::plain(request);
-    // SAFETY: same contract.
-    unsafe {
-        post::push_as(state, &plain, |wr, data| {
-            Ok(poster.push_calc(wr, to, calc, data)?)
-        })
-    }
+    let calc = calc(&request)?;
+    let plain = request.plain();
+    post::push_as(state, Request::of(&plain), |wr, data| {
+        Ok(poster.push_calc(wr, to, calc, data)?)
+    })
 }
 
 //= XCC-02
@@ -206,50 +188,70 @@ pub(super) fn lock_tasks() -> MutexGuard<'static, ()> {
     POST_LOCK.lock()
 }
 
+impl Chained for ibv_exp_task {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+impl<'a> Request<'a, ibv_exp_task> {
+    /// Returns the queue pair to which the task posts.
+    const fn qp(self) -> Handle<'a, ibv_qp> {
+        // SAFETY: NULL, or a live queue pair, by the promise of a chain.
+        unsafe { Handle::new(self.get().item.qp) }
+    }
+
+    /// Returns the send requests. NULL for another task.
+    fn sends(self) -> Chain<'a, ibv_exp_send_wr> {
+        let is_send = self.get().task_type == IBV_EXP_TASK_SEND;
+        let first = if is_send {
+            self.get().item.requests
+        } else {
+            ptr::null_mut()
+        };
+        // SAFETY: by the promise of a chain. The type says that they are sends.
+        unsafe { Chain::new(first.cast()) }
+    }
+
+    /// Returns the receive requests. NULL for another task.
+    fn receives(self) -> Chain<'a, ibv_recv_wr> {
+        let is_recv = self.get().task_type == IBV_EXP_TASK_RECV;
+        let first = if is_recv {
+            self.get().item.requests
+        } else {
+            ptr::null_mut()
+        };
+        // SAFETY: as above, for receives.
+        unsafe { Chain::new(first.cast()) }
+    }
+}
+
 /// `ibv_exp_post_task`.
 //= XST-18
 //= XCT-01
 //= XCT-03
-pub(crate) unsafe extern "C" fn ibv_exp_post_task(
-    context: *mut ibv_context,
-    task: *mut ibv_exp_task,
-    bad: *mut *mut ibv_exp_task,
+pub(crate) extern "C" fn ibv_exp_post_task(
+    context: Handle<'_, ibv_context>,
+    task: Chain<'_, ibv_exp_task>,
+    bad: Out<'_, *mut ibv_exp_task>,
 ) -> c_int {
-    let mut current = task;
     let tasks = lock_tasks();
-    let failed = loop {
-        // SAFETY: by contract the list consists of readable tasks.
-        let Some(task) = (unsafe { current.as_ref() }) else {
-            break 0;
-        };
-        // SAFETY: by contract with the requests and objects that they name.
-        let failed = unsafe { exp_post_task(context, task) };
-        if failed != 0 {
-            break failed;
-        }
-        current = task.next;
-    };
+    let posted = task.each(bad, |task| match exp_post_task(context, task) {
+        0 => Ok(()),
+        errno => Err(Errno(errno)),
+    });
     drop(tasks);
-    //= XCT-02
-    if failed != 0 && !bad.is_null() {
-        // SAFETY: by contract writable.
-        unsafe { bad.write(current) };
-    }
-    failed
+    posted.err().map_or(0, |errno| errno.0)
 }
 
-/// # Safety
-/// The objects that `task` names must be readable or live.
-unsafe fn exp_post_task(context: *mut ibv_context, task: &ibv_exp_task) -> c_int {
+fn exp_post_task(context: Handle<'_, ibv_context>, task: Request<'_, ibv_exp_task>) -> c_int {
     let checked = int_verb(|| {
-        // SAFETY: by contract NULL, which is refused, or a live queue pair.
-        let object = unsafe { QpObject::borrow(task.item.qp.cast()) }?;
+        let object = task.qp().get()?;
         //= XCT-02
         if task.comp_mask != 0 {
             return Err(invalid("comp_mask is not 0"));
         }
-        // SAFETY: the C part of the QP is alive, and this member does not change.
-        if unsafe { (*object.c()).qp_base.context } != context {
+        if object.member(member!(ibv_qp_ex, qp_base.context)) != context.as_ptr() {
             return Err(invalid("the queue pair belongs to another context"));
         }
         match task.task_type {
@@ -262,10 +264,8 @@ unsafe fn exp_post_task(context: *mut ibv_context, task: &ibv_exp_task) -> c_int
     }
     if task.task_type == IBV_EXP_TASK_SEND {
         let mut bad = ptr::null_mut();
-        // SAFETY: same contract.
-        return unsafe { send::post(task.item.qp, task.item.requests.cast(), &raw mut bad, true) };
+        return send::post(task.qp(), task.sends(), Out::of(&mut bad), true);
     }
     let mut bad: *mut ibv_recv_wr = ptr::null_mut();
-    // SAFETY: same contract.
-    unsafe { post::post_recv(task.item.qp, task.item.requests.cast(), &raw mut bad) }
+    post::post_recv(task.qp(), task.receives(), Out::of(&mut bad))
 }

@@ -23,17 +23,21 @@ use rocade_emulator::{
 };
 
 use crate::{
+    args::{Handle, In, InOut, Last, member, zeroed},
     context::ContextObject,
     cq,
     diagnostics::Reason,
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
-    pd_mr::{PdObject, PdRef},
-    srq::SrqObject,
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
+    pd_mr::PdRef,
 };
 
 /// A target.
 pub(crate) type DctObject = CHandle<ibv_exp_dct, DctState>;
+
+objects! {
+    ibv_exp_dct: ibv_exp_dct, DctState;
+}
 
 /// The Rust state of an `ibv_exp_dct`.
 pub(crate) struct DctState {
@@ -125,26 +129,20 @@ fn activate(qp: &Qp, attr: &QpAttr) -> Result<(), Errno> {
 
 /// `ibv_exp_create_dct`: NULL and errno on failure.
 //= XST-14 DCT-01
-pub(crate) unsafe extern "C" fn ibv_exp_create_dct(
-    context: *mut ibv_context,
-    init: *mut ibv_exp_dct_init_attr,
+pub(crate) extern "C" fn ibv_exp_create_dct(
+    context: Handle<'_, ibv_context>,
+    init: In<'_, ibv_exp_dct_init_attr>,
 ) -> *mut ibv_exp_dct {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share(context) }?;
-        // SAFETY: by contract NULL or readable.
-        let init = unsafe { ffi::read(init) }?;
+        let context = context.share()?;
+        let init = init.read()?;
         let attr = attributes(&init)?;
-        // SAFETY: by contract NULL or live, as are the others.
-        let pd = unsafe { PdObject::borrow(init.pd) }?.inner();
+        let pd = init.pd().get()?.inner();
         if !Arc::ptr_eq(pd.context(), &context) {
             return Err(invalid("pd belongs to another context"));
         }
-        // SAFETY: as above.
-        let cq = unsafe { cq::optional(init.cq) }?.ok_or_else(|| invalid("cq is NULL"))?;
-        // SAFETY: as above.
-        let srq = unsafe { SrqObject::borrow(init.srq) }?.inner();
-        let srq = srq.srq().clone();
+        let cq = cq::optional(init.cq())?.ok_or_else(|| invalid("cq is NULL"))?;
+        let srq = init.srq().get()?.inner().srq().clone();
         DctObject::create(|address| {
             let cookie = address.expose_provenance();
             let qp = pd.pd().create_dct(DctInitAttr {
@@ -155,9 +153,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_dct(
                 has_dct_events: true,
             })?;
             activate(&qp, &attr)?;
-            // SAFETY: the structure consists of integers, pointers and pthread objects, for all of
-            // which zero bytes are a value.
-            let mut c: ibv_exp_dct = unsafe { std::mem::zeroed() };
+            let mut c: ibv_exp_dct = zeroed();
             c.context = context.as_c();
             c.dct_num = qp.qp_num().get();
             c.handle = c.dct_num;
@@ -179,43 +175,33 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_dct(
 
 /// `ibv_exp_destroy_dct`.
 //= DCT-09
-pub(crate) unsafe extern "C" fn ibv_exp_destroy_dct(dct: *mut ibv_exp_dct) -> c_int {
+pub(crate) extern "C" fn ibv_exp_destroy_dct(dct: Last<'_, ibv_exp_dct>) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live target that is not used afterwards.
-        unsafe {
-            DctObject::destroy(dct, |state| {
-                let number = state.qp.qp_num().get();
-                state.qp.destroy()?;
-                if TARGETS.lock().remove(&number).is_some() {
-                    TARGET_COUNT.fetch_sub(1, Ordering::AcqRel);
-                }
-                Ok(())
-            })
-        }
+        dct.destroy(|state| {
+            let number = state.qp.qp_num().get();
+            state.qp.destroy()?;
+            if TARGETS.lock().remove(&number).is_some() {
+                TARGET_COUNT.fetch_sub(1, Ordering::AcqRel);
+            }
+            Ok(())
+        })
     })
 }
 
 /// `ibv_exp_query_dct`.
 //= DCT-07 XST-15
-pub(crate) unsafe extern "C" fn ibv_exp_query_dct(
-    dct: *mut ibv_exp_dct,
-    attr: *mut ibv_exp_dct_attr,
+pub(crate) extern "C" fn ibv_exp_query_dct(
+    dct: Handle<'_, ibv_exp_dct>,
+    attr: InOut<'_, ibv_exp_dct_attr>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live target.
-        let object = unsafe { DctObject::borrow(dct) }?;
-        if attr.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: not NULL, and by contract readable.
-        if unsafe { (&raw const (*attr).comp_mask).read() } != 0 {
+        let object = dct.get()?;
+        if attr.head(member!(ibv_exp_dct_attr, comp_mask))? != 0 {
             return Err(invalid("comp_mask is not 0"));
         }
         let qp = object.inner().qp();
         let status = qp.dct_status()?;
         let (current, _) = qp.query();
-        // SAFETY: the C part is alive. The program does not change these members.
-        let c = unsafe { object.c().read() };
         let address = current.ah_attr;
         let answer = ibv_exp_dct_attr {
             dc_key: status.key,
@@ -235,27 +221,24 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_dct(
                 (true, 0) => IBV_EXP_DCT_STATE_DRAINED,
                 (true, _) => IBV_EXP_DCT_STATE_DRAINING,
             },
-            srq: c.srq,
-            cq: c.cq,
-            pd: c.pd,
+            srq: object.member(member!(ibv_exp_dct, srq)),
+            cq: object.member(member!(ibv_exp_dct, cq)),
+            pd: object.member(member!(ibv_exp_dct, pd)),
             comp_mask: 0,
         };
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(attr, answer) }
+        attr.write(answer)
     })
 }
 
 /// `ibv_exp_arm_dct`.
 //= DCK-04 DCK-06
-pub(crate) unsafe extern "C" fn ibv_exp_arm_dct(
-    dct: *mut ibv_exp_dct,
-    attr: *mut ibv_exp_arm_attr,
+pub(crate) extern "C" fn ibv_exp_arm_dct(
+    dct: Handle<'_, ibv_exp_dct>,
+    attr: In<'_, ibv_exp_arm_attr>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live target.
-        let object = unsafe { DctObject::borrow(dct) }?;
-        // SAFETY: by contract NULL or readable.
-        if unsafe { ffi::read(attr) }?.comp_mask != 0 {
+        let object = dct.get()?;
+        if attr.read()?.comp_mask != 0 {
             return Err(invalid("comp_mask is not 0"));
         }
         Ok(object.inner().qp().arm_dct()?)

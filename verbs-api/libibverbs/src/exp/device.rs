@@ -1,6 +1,6 @@
 //! Device capabilities.
 
-use std::{ffi::c_int, mem};
+use std::ffi::c_int;
 
 use rocade_abi::{
     exp::device::{
@@ -22,8 +22,8 @@ use rocade_abi::{
 use rocade_emulator::{DeviceAttr, Indirect, MASKED_SIZES, limits};
 
 use crate::{
-    context::ContextObject,
-    ffi::{self, Errno, fill, int_verb, to_int},
+    args::{Handle, InOut, member, zeroed},
+    ffi::{fill, int_verb, to_int},
     query,
 };
 
@@ -52,21 +52,16 @@ const fn up_to(last: u32) -> u64 {
 /// `comp_mask`.
 //= XST-01
 //= XDEC-01
-pub(crate) unsafe extern "C" fn ibv_exp_query_device(
-    context: *mut ibv_context,
-    attr: *mut ibv_exp_device_attr,
+pub(crate) extern "C" fn ibv_exp_query_device(
+    context: Handle<'_, ibv_context>,
+    attr: InOut<'_, ibv_exp_device_attr>,
 ) -> c_int {
     int_verb(|| {
-        // The capabilities are the same in a forked child. SAFETY: by contract an open context.
-        let object = unsafe { ContextObject::share_inherited(context) }?;
+        // The capabilities are the same in a forked child.
+        let object = context.share_inherited()?;
         let source = object.context().device_attr();
-        if attr.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: not NULL, and by contract readable.
-        let wanted = unsafe { (&raw const (*attr).comp_mask).read() };
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(attr, answer(&source, wanted)) }
+        let wanted = attr.head(member!(ibv_exp_device_attr, comp_mask))?;
+        attr.write(answer(&source, wanted))
     })
 }
 
@@ -160,8 +155,7 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
 
 /// Returns the attributes that `ibv_query_device` reports too.
 fn plain(source: &DeviceAttr) -> ibv_exp_device_attr {
-    // SAFETY: the structure consists of integers, for which zero is a value.
-    let mut c: ibv_exp_device_attr = unsafe { mem::zeroed() };
+    let mut c: ibv_exp_device_attr = zeroed();
     fill(&mut c.fw_ver, source.fw_ver);
     c.node_guid = source.node_guid.get().to_be();
     c.sys_image_guid = source.sys_image_guid.get().to_be();

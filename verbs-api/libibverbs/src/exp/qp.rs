@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{c_int, c_void},
-    mem, ptr,
+    ptr,
 };
 
 use rocade_abi::{
@@ -16,14 +16,15 @@ use rocade_abi::{
         IBV_EXP_QP_INIT_ATTR_QPG, IBV_EXP_QP_INIT_ATTR_XRCD, IBV_EXP_QPG_NONE, ibv_exp_qp_attr,
         ibv_exp_qp_init_attr,
     },
-    ibv_context, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_context, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use rocade_emulator::{CrossChannel, limits};
 
 use crate::{
+    args::{Handle, In, InOut, Out, View, member, zeroed},
     diagnostics::Reason,
-    ffi::{self, Errno, int_verb, ptr_verb, set_errno},
-    qp::{self, QpObject},
+    ffi::{Errno, int_verb, ptr_verb, set_errno},
+    qp::{self},
     qp_ex,
 };
 
@@ -127,49 +128,26 @@ fn exp_attr(init: &ibv_exp_qp_init_attr) -> Result<ExpQpAttr, Errno> {
 
 /// `ibv_exp_create_qp`.
 //= XST-05
-pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
-    context: *mut ibv_context,
-    init: *mut ibv_exp_qp_init_attr,
+pub(crate) extern "C" fn ibv_exp_create_qp(
+    context: Handle<'_, ibv_context>,
+    init: InOut<'_, ibv_exp_qp_init_attr>,
 ) -> *mut ibv_qp {
     let mut asked = ExpQpAttr::NONE;
     let checked = int_verb(|| {
-        // SAFETY: by contract NULL or valid.
-        let init = unsafe { init.as_ref() }.ok_or(Errno::INVAL)?;
-        asked = exp_attr(init)?;
+        asked = exp_attr(&*init.read()?)?;
         Ok(())
     });
     if checked != 0 {
         return ptr::null_mut();
     }
     ptr_verb(|| {
-        // SAFETY: checked for NULL above, and by contract valid.
-        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-        // SAFETY: the structure consists of integers and pointers, for which zero is a value.
-        let mut plain: ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
-        plain.qp_context = init.qp_context;
-        plain.send_cq = init.send_cq;
-        plain.recv_cq = init.recv_cq;
-        plain.srq = init.srq;
-        plain.cap = init.cap;
-        plain.qp_type = init.qp_type;
-        plain.sq_sig_all = init.sq_sig_all;
-        if init.comp_mask & IBV_EXP_QP_INIT_ATTR_PD != 0 {
-            plain.comp_mask |= IBV_QP_INIT_ATTR_PD;
-            plain.pd = init.pd;
-        }
-        if init.comp_mask & IBV_EXP_QP_INIT_ATTR_XRCD != 0 {
-            plain.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
-            plain.xrcd = init.xrcd;
-        }
-        // SAFETY: same contract.
-        let qp = unsafe { qp_ex::create(context, &mut plain) }?;
-        init.cap = plain.cap;
-        if init.comp_mask & IBV_EXP_QP_INIT_ATTR_INL_RECV != 0 {
+        let asked_of = init.read()?;
+        let qp = qp_ex::create(context, &extended(&asked_of), init.cap())?;
+        if asked_of.comp_mask & IBV_EXP_QP_INIT_ATTR_INL_RECV != 0 {
             // `max_inl_recv` is a hint, which Rocade does not use.
-            init.max_inl_recv = 0;
+            init.max_inl_recv().write(0)?;
         }
-        // SAFETY: created above.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let state = qp.get()?.inner();
         state.set_exp_attr(asked);
         if asked.big_endian {
             state.qp().set_big_endian_results();
@@ -179,12 +157,33 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
                 .qp()
                 .enable_cross_channel(cross_channel(asked.cross_channel))
         {
-            // SAFETY: created above, and not yet known to the program.
-            unsafe { qp::ibv_destroy_qp(qp) };
+            qp::ibv_destroy_qp(qp.into_last());
             return Err(error.into());
         }
-        Ok(qp)
+        Ok(qp.into_c())
     })
+}
+
+/// Returns the plain attributes of an experimental QP.
+fn extended<'a>(init: &View<'a, ibv_exp_qp_init_attr>) -> View<'a, ibv_qp_init_attr_ex> {
+    let mut plain: ibv_qp_init_attr_ex = zeroed();
+    plain.qp_context = init.qp_context;
+    plain.send_cq = init.send_cq;
+    plain.recv_cq = init.recv_cq;
+    plain.srq = init.srq;
+    plain.cap = init.cap;
+    plain.qp_type = init.qp_type;
+    plain.sq_sig_all = init.sq_sig_all;
+    if init.comp_mask & IBV_EXP_QP_INIT_ATTR_PD != 0 {
+        plain.comp_mask |= IBV_QP_INIT_ATTR_PD;
+        plain.pd = init.pd;
+    }
+    if init.comp_mask & IBV_EXP_QP_INIT_ATTR_XRCD != 0 {
+        plain.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+        plain.xrcd = init.xrcd;
+    }
+    // SAFETY: it names what the program's structure names.
+    unsafe { View::new(plain) }
 }
 
 //= XCH-02
@@ -201,15 +200,14 @@ const fn cross_channel(flags: u32) -> CrossChannel {
 
 /// `ibv_exp_modify_qp`: returns 0 or a positive errno.
 //= XST-06
-pub(crate) unsafe extern "C" fn ibv_exp_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_exp_qp_attr,
+pub(crate) extern "C" fn ibv_exp_modify_qp(
+    qp: Handle<'_, ibv_qp>,
+    attr: In<'_, ibv_exp_qp_attr>,
     exp_attr_mask: u64,
 ) -> c_int {
     let mut plain = None;
     let checked = int_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
+        let attr = attr.read()?;
         let key = (exp_attr_mask & IBV_EXP_QP_DC_KEY != 0).then_some(attr.dct_key);
         let mask = c_int::try_from(exp_attr_mask & !IBV_EXP_QP_DC_KEY);
         match mask {
@@ -227,65 +225,48 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_qp(
     });
     match plain {
         //= XCON-09
-        // SAFETY: same contract.
-        Some((attr, mask, key)) => int_verb(|| unsafe { qp::modify(qp, &attr, mask, key, true) }),
+        Some((attr, mask, key)) => int_verb(|| qp::modify(qp, &attr, mask, key, true)),
         None => checked,
     }
 }
 
 /// `ibv_exp_query_qp`: returns all attributes, whatever the mask.
 //= XST-07
-pub(crate) unsafe extern "C" fn ibv_exp_query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_exp_qp_attr,
+pub(crate) extern "C" fn ibv_exp_query_qp(
+    qp: Handle<'_, ibv_qp>,
+    attr: Out<'_, ibv_exp_qp_attr>,
     _exp_attr_mask: u64,
-    init: *mut ibv_exp_qp_init_attr,
+    init: Out<'_, ibv_exp_qp_init_attr>,
 ) -> c_int {
     if attr.is_null() {
         set_errno(libc::EINVAL);
         return libc::EINVAL;
     }
-    // SAFETY: the structures consist of integers and pointers, for which zero is a value.
-    let mut plain: ibv_qp_attr = unsafe { mem::zeroed() };
-    // SAFETY: as above.
-    let mut plain_init: ibv_qp_init_attr = unsafe { mem::zeroed() };
-    // SAFETY: same contract. The other structures are local.
-    let failed = unsafe { qp::ibv_query_qp(qp, &raw mut plain, 0, &raw mut plain_init) };
+    let mut plain: ibv_qp_attr = zeroed();
+    let mut plain_init: ibv_qp_init_attr = zeroed();
+    let failed = qp::ibv_query_qp(qp, Out::of(&mut plain), 0, Out::of(&mut plain_init));
     if failed != 0 {
         return failed;
     }
     int_verb(|| {
         let mut answer = from_plain(&plain);
-        // SAFETY: the query succeeded, so it is a live QP.
-        let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        let object = qp.get()?;
         answer.dct_key = object.inner().qp().query().0.dc_key;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(attr, answer) }?;
-        if init.is_null() {
+        attr.write(answer)?;
+        let Some(place) = init.some() else {
             return Ok(());
+        };
+        let mut init = init_from_plain(&plain_init, object.inner().exp_attr());
+        init.pd = object.member(member!(ibv_qp_ex, qp_base.pd));
+        if !init.pd.is_null() {
+            init.comp_mask |= IBV_EXP_QP_INIT_ATTR_PD;
         }
-        // SAFETY: by contract writable.
-        unsafe {
-            ffi::write(
-                init,
-                init_from_plain(&plain_init, object.inner().exp_attr()),
-            )
-        }?;
-        // SAFETY: `init` was just written. The C part of the QP is alive, and these members do not
-        // change.
-        unsafe {
-            (*init).pd = (*object.c()).qp_base.pd;
-            if !(*init).pd.is_null() {
-                (*init).comp_mask |= IBV_EXP_QP_INIT_ATTR_PD;
-            }
-        }
-        Ok(())
+        place.write(init)
     })
 }
 
 fn init_from_plain(plain: &ibv_qp_init_attr, exp_attr: ExpQpAttr) -> ibv_exp_qp_init_attr {
-    // SAFETY: the structure consists of integers and pointers, for which zero is a value.
-    let mut init: ibv_exp_qp_init_attr = unsafe { mem::zeroed() };
+    let mut init: ibv_exp_qp_init_attr = zeroed();
     init.qp_context = plain.qp_context.cast::<c_void>();
     init.send_cq = plain.send_cq;
     init.recv_cq = plain.recv_cq;
@@ -323,15 +304,13 @@ macro_rules! copy_members {
 }
 
 fn to_plain(attr: &ibv_exp_qp_attr) -> ibv_qp_attr {
-    // SAFETY: the structure consists of integers, for which zero is a value.
-    let mut plain: ibv_qp_attr = unsafe { mem::zeroed() };
+    let mut plain: ibv_qp_attr = zeroed();
     copy_members!(attr, plain);
     plain
 }
 
 fn from_plain(plain: &ibv_qp_attr) -> ibv_exp_qp_attr {
-    // SAFETY: the structure consists of integers, for which zero is a value.
-    let mut attr: ibv_exp_qp_attr = unsafe { mem::zeroed() };
+    let mut attr: ibv_exp_qp_attr = zeroed();
     copy_members!(plain, attr);
     attr
 }

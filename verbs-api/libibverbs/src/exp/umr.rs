@@ -10,9 +10,8 @@ use rocade_abi::{
         },
         send::{
             IBV_EXP_SEND_INLINE, IBV_EXP_UMR_MR_LIST, IBV_EXP_UMR_MR_LIST_FIXED_SIZE,
-            IBV_EXP_UMR_REPEAT, IBV_EXP_WR_UMR_INVALIDATE, ibv_exp_mem_region,
-            ibv_exp_mem_repeat_block, ibv_exp_mkey_list_container, ibv_exp_send_wr,
-            ibv_exp_send_wr_umr,
+            IBV_EXP_UMR_REPEAT, IBV_EXP_WR_UMR_INVALIDATE, ibv_exp_mem_repeat_block,
+            ibv_exp_mkey_list_container, ibv_exp_send_wr, ibv_exp_send_wr_umr,
         },
         umr::{
             IBV_EXP_MKEY_LIST_TYPE_INDIRECT_MR, IBV_EXP_MR_FIXED_BUFFER_SIZE,
@@ -29,19 +28,24 @@ use rocade_emulator::{
 
 use super::send;
 use crate::{
+    args::{Handle, In, InOut, Last, Request, View},
     context::ContextObject,
     diagnostics::Reason,
-    ffi::{self, Errno, int_verb, ptr_verb},
-    handle::CHandle,
-    mr::{self, Extent, MrObject},
-    pd_mr::{PdObject, PdRef},
+    ffi::{Errno, int_verb, ptr_verb},
+    handle::{CHandle, objects},
+    mr::{self, Extent},
+    pd_mr::PdRef,
     qp::QpState,
 };
 
 /// A key list container. It stays empty, because posting a request copies its list.
 type ContainerObject = CHandle<ibv_exp_mkey_list_container, ContainerState>;
 
-struct ContainerState {
+objects! {
+    ibv_exp_mkey_list_container: ibv_exp_mkey_list_container, ContainerState;
+}
+
+pub(crate) struct ContainerState {
     entries: u32,
     _context: Arc<ContextObject>,
     _pd: PdRef,
@@ -53,10 +57,9 @@ fn invalid(what: &str) -> Errno {
 
 /// `ibv_exp_reg_mr`.
 //= XDEC-12
-pub(crate) unsafe extern "C" fn ibv_exp_reg_mr(input: *mut ibv_exp_reg_mr_in) -> *mut ibv_mr {
+pub(crate) extern "C" fn ibv_exp_reg_mr(input: In<'_, ibv_exp_reg_mr_in>) -> *mut ibv_mr {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let input = unsafe { ffi::read(input) }?;
+        let input = input.read()?;
         let has_flags = input.comp_mask & IBV_EXP_REG_MR_CREATE_FLAGS != 0;
         if input.comp_mask & !IBV_EXP_REG_MR_CREATE_FLAGS != 0 {
             return Err(invalid("comp_mask has unknown bits"));
@@ -65,16 +68,9 @@ pub(crate) unsafe extern "C" fn ibv_exp_reg_mr(input: *mut ibv_exp_reg_mr_in) ->
             return Err(invalid("create_flags has unknown bits"));
         }
         let access = rights(input.exp_access)?;
-        // SAFETY: same contract as `ibv_reg_mr`.
-        unsafe {
-            mr::register(
-                input.pd,
-                input.addr,
-                input.length,
-                input.addr.addr() as u64,
-                access,
-            )
-        }
+        // SAFETY: by contract of the verb.
+        let extent = unsafe { Extent::lent(input.addr, input.length) };
+        mr::register(input.pd(), extent, input.addr.addr() as u64, access)
     })
 }
 
@@ -117,12 +113,10 @@ const fn low_half(flags: u64) -> u32 {
 //= UMR-05
 //= XST-10
 //= XCON-19
-pub(crate) unsafe extern "C" fn ibv_exp_create_mr(input: *mut ibv_exp_create_mr_in) -> *mut ibv_mr {
+pub(crate) extern "C" fn ibv_exp_create_mr(input: In<'_, ibv_exp_create_mr_in>) -> *mut ibv_mr {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let input = unsafe { ffi::read(input) }?;
-        // SAFETY: by contract a live domain.
-        let pd = unsafe { PdObject::borrow(input.pd) }?.inner();
+        let input = input.read()?;
+        let pd = input.pd().get()?.inner();
         let flags = input.attr.create_flags;
         let known =
             IBV_EXP_MR_INDIRECT_KLMS | IBV_EXP_MR_FIXED_BUFFER_SIZE | IBV_EXP_MR_SIGNATURE_EN;
@@ -139,22 +133,20 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_mr(input: *mut ibv_exp_create_mr_
         let access = rights(input.attr.exp_access_flags)?;
         let entries = input.attr.max_klm_list_size;
         let key = pd.pd().create_indirect(entries, access)?;
-        mr::new_mr(input.pd, pd, key, Extent::of_program(ptr::null_mut(), 0))
+        mr::new_mr(input.pd(), pd, key, Extent::named(ptr::null_mut(), 0))
     })
 }
 
 /// `ibv_exp_query_mkey`.
 //= UMR-06
 //= XST-11
-pub(crate) unsafe extern "C" fn ibv_exp_query_mkey(
-    mr: *mut ibv_mr,
-    attr: *mut ibv_exp_mkey_attr,
+pub(crate) extern "C" fn ibv_exp_query_mkey(
+    mr: Handle<'_, ibv_mr>,
+    attr: InOut<'_, ibv_exp_mkey_attr>,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live key.
-        let mr = unsafe { MrObject::borrow(mr) }?.inner().mr();
-        // SAFETY: by contract NULL or readable.
-        let asked = unsafe { ffi::read(attr) }?;
+        let mr = mr.get()?.inner().mr();
+        let asked = attr.read()?;
         let entries = mr
             .max_entries()
             .ok_or_else(|| invalid("not an indirect key"))?;
@@ -165,22 +157,19 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_mkey(
             max_klm_list_size: entries,
             comp_mask: 0,
         };
-        // SAFETY: not NULL, and by contract writable.
-        unsafe { ffi::write(attr, answer) }
+        attr.write(answer)
     })
 }
 
 /// `ibv_exp_alloc_mkey_list_memory`.
 //= UMR-07
 //= XST-12
-pub(crate) unsafe extern "C" fn ibv_exp_alloc_mkey_list_memory(
-    attr: *mut ibv_exp_mkey_list_container_attr,
+pub(crate) extern "C" fn ibv_exp_alloc_mkey_list_memory(
+    attr: In<'_, ibv_exp_mkey_list_container_attr>,
 ) -> *mut ibv_exp_mkey_list_container {
     ptr_verb(|| {
-        // SAFETY: by contract NULL or readable.
-        let attr = unsafe { ffi::read(attr) }?;
-        // SAFETY: by contract a live domain.
-        let pd = unsafe { PdObject::borrow(attr.pd) }?.inner();
+        let attr = attr.read()?;
+        let pd = attr.pd().get()?.inner();
         let entries = attr.max_klm_list_size;
         if attr.comp_mask != 0
             || attr.mkey_list_type != IBV_EXP_MKEY_LIST_TYPE_INDIRECT_MR
@@ -207,22 +196,18 @@ pub(crate) unsafe extern "C" fn ibv_exp_alloc_mkey_list_memory(
 }
 
 /// `ibv_exp_dealloc_mkey_list_memory`.
-pub(crate) unsafe extern "C" fn ibv_exp_dealloc_mkey_list_memory(
-    container: *mut ibv_exp_mkey_list_container,
+pub(crate) extern "C" fn ibv_exp_dealloc_mkey_list_memory(
+    container: Last<'_, ibv_exp_mkey_list_container>,
 ) -> c_int {
-    // SAFETY: by contract a live container that is not used afterwards.
-    int_verb(|| unsafe { ContainerObject::destroy(container, |_| Ok(())) })
+    int_verb(|| container.destroy(|_| Ok(())))
 }
 
 /// Queues a `UMR_FILL` or `UMR_INVALIDATE`.
-///
-/// # Safety
-/// The objects and lists that `request` names must be live.
 //= UMR-10
-pub(super) unsafe fn push(
+pub(super) fn push(
     poster: &mut SendPoster<'_>,
     state: &QpState,
-    request: &ibv_exp_send_wr,
+    request: Request<'_, ibv_exp_send_wr>,
 ) -> Result<(), Errno> {
     let exp_attr = state.exp_attr();
     //= UMR-04
@@ -230,10 +215,8 @@ pub(super) unsafe fn push(
         let what = "the queue pair was created without IBV_EXP_QP_CREATE_UMR";
         return Err(invalid(what));
     }
-    // SAFETY: the opcode says that it is this member.
-    let umr = unsafe { request.ext_op.umr };
-    // SAFETY: by contract NULL or a live key.
-    let key = unsafe { MrObject::borrow(umr.modified_mr) }?.inner().mr();
+    let umr = request.umr().ok_or(Errno::INVAL)?;
+    let key = umr.modified_mr().get()?.inner().mr();
     let (access, remap) = if request.exp_opcode == IBV_EXP_WR_UMR_INVALIDATE {
         (None, Remap::Free)
     } else {
@@ -245,18 +228,14 @@ pub(super) unsafe fn push(
             }
             exp_attr.max_inline_entries
         } else {
-            // SAFETY: by contract NULL or a live container.
-            unsafe { ContainerObject::borrow(umr.memory_objects) }?
-                .inner()
-                .entries
+            umr.memory_objects().get()?.inner().entries
         };
         if umr.num_mrs > space {
             return Err(invalid(
                 "the list has more entries than memory_objects has space for",
             ));
         }
-        // SAFETY: same contract.
-        let layout = unsafe { layout(&umr) }?;
+        let layout = layout(&umr)?;
         let base = umr.base_addr;
         let access = AccessFlags::from_bits_retain(low_half(umr.exp_access));
         (Some(access), Remap::To { base, layout })
@@ -265,7 +244,7 @@ pub(super) unsafe fn push(
     let wr = SendWr {
         wr_id: request.wr_id,
         op: SendOp::Fill,
-        flags: send::flags(request).difference(SendFlags::INLINE),
+        flags: send::flags(&request).difference(SendFlags::INLINE),
         sges: &[],
     };
     Ok(poster.push_with(&wr, operands)?)
@@ -275,10 +254,7 @@ pub(super) unsafe fn push(
 ///
 /// # Errors
 /// `EINVAL` if the description is malformed.
-///
-/// # Safety
-/// The lists must have `num_mrs` entries, and their keys must be live.
-unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
+fn layout(umr: &View<'_, ibv_exp_send_wr_umr>) -> Result<Layout, Errno> {
     let count = umr.num_mrs as usize;
     //= UMR-12
     if umr.mem_list.is_null() || count == 0 {
@@ -288,15 +264,11 @@ unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
     match umr.umr_type {
         //= UMR-25
         IBV_EXP_UMR_MR_LIST | IBV_EXP_UMR_MR_LIST_FIXED_SIZE => {
-            let list = umr.mem_list.cast::<ibv_exp_mem_region>();
-            let blocks: Result<Vec<Block>, Errno> = (0..count)
-                .map(|index| {
-                    // SAFETY: by contract there are `num_mrs` entries.
-                    let entry = unsafe { list.add(index).read() };
-                    // SAFETY: by contract a live key.
-                    let lkey = unsafe { lkey_of(entry.mr) }?;
+            let blocks: Result<Vec<Block>, Errno> = umr
+                .regions()
+                .map(|entry| {
                     Ok(Block {
-                        lkey,
+                        lkey: lkey_of(entry.mr())?,
                         addr: entry.base_addr,
                         len: entry.length as u64,
                         stride: 0,
@@ -312,43 +284,27 @@ unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
         }
         IBV_EXP_UMR_REPEAT => {
             //= UMR-30
-            if umr.stride_dim != 1 || umr.repeat_count.is_null() {
-                return Err(invalid("stride_dim is not 1, or repeat_count NULL"));
-            }
-            // SAFETY: by contract one entry for each dimension.
-            let repeats = unsafe { umr.repeat_count.read() } as u64;
-            let list = umr.mem_list.cast::<ibv_exp_mem_repeat_block>();
-            let blocks: Result<Vec<Block>, Errno> = (0..count)
-                // SAFETY: by contract there are `num_mrs` entries.
-                .map(|index| unsafe { repeat_block(&list.add(index).read()) })
-                .collect();
+            let repeats = umr.repeats().filter(|_| umr.stride_dim == 1);
+            let repeats =
+                repeats.ok_or_else(|| invalid("stride_dim is not 1, or repeat_count NULL"))?;
+            let blocks: Result<Vec<Block>, Errno> = umr.blocks().map(repeat_block).collect();
             Layout::repeated(blocks?, repeats).map_err(too_long)
         }
         _ => Err(invalid("umr_type is unknown")),
     }
 }
 
-/// # Safety
-/// The key must be live, and the lists must have an entry for each of the `ndim` dimensions. `ndim`
-/// must be 1.
-unsafe fn repeat_block(entry: &ibv_exp_mem_repeat_block) -> Result<Block, Errno> {
-    if entry.byte_count.is_null() || entry.stride.is_null() {
-        return Err(invalid("byte_count or stride is NULL"));
-    }
+fn repeat_block(entry: View<'_, ibv_exp_mem_repeat_block>) -> Result<Block, Errno> {
+    let dimension = entry.first_dimension();
+    let (len, stride) = dimension.ok_or_else(|| invalid("byte_count or stride is NULL"))?;
     Ok(Block {
-        // SAFETY: same contract.
-        lkey: unsafe { lkey_of(entry.mr) }?,
+        lkey: lkey_of(entry.mr())?,
         addr: entry.base_addr,
-        // SAFETY: same contract.
-        len: unsafe { entry.byte_count.read() } as u64,
-        // SAFETY: same contract.
-        stride: unsafe { entry.stride.read() } as u64,
+        len,
+        stride,
     })
 }
 
-/// # Safety
-/// `mr` must be NULL or a live region or key.
-unsafe fn lkey_of(mr: *mut ibv_mr) -> Result<Lkey, Errno> {
-    // SAFETY: same contract.
-    Ok(unsafe { MrObject::borrow(mr) }?.inner().mr().lkey())
+fn lkey_of(mr: Handle<'_, ibv_mr>) -> Result<Lkey, Errno> {
+    Ok(mr.get()?.inner().mr().lkey())
 }

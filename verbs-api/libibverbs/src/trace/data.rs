@@ -4,7 +4,7 @@
 use std::{
     cell::Cell,
     ffi::{c_int, c_uint},
-    slice,
+    ptr,
 };
 
 use rocade_abi::{
@@ -12,10 +12,10 @@ use rocade_abi::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
     IBV_WR_DRIVER1, IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
     IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_cq,
-    ibv_qp, ibv_qp_attr, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
+    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
 };
 use rocade_emulator::{
-    Completion, SendOp, SendWr,
+    Completion, QpType, SendOp, SendWr,
     trace::{self, Kind},
 };
 
@@ -24,7 +24,12 @@ use super::{
     show::{Rule, argument, outcome},
     sink::{begin, end, is_on, kept},
 };
-use crate::{cq, post, qp, srq};
+use crate::{
+    args::{Chain, Chained, Handle, In, List, Out, member},
+    cq, post,
+    qp::{self, QpObject},
+    srq,
+};
 
 /// The empty polls after which a record tells so, because the program may never find anything.
 const MANY_POLLS: u32 = 1 << 16;
@@ -68,52 +73,44 @@ struct DataRange {
     lkey: u32,
 }
 
-/// # Safety
-/// The list must be readable, if it has entries.
-unsafe fn data_of(list: *const ibv_sge, count: c_int) -> DataRange {
-    let entries = usize::try_from(count).unwrap_or(0);
-    if list.is_null() || entries == 0 {
+fn data_of(list: List<'_, ibv_sge>) -> DataRange {
+    let mut sges = list.iter();
+    let Some(first) = sges.next() else {
         return DataRange::default();
-    }
-    // SAFETY: same contract.
-    let sges = unsafe { slice::from_raw_parts(list, entries) };
-    let len = sges
-        .iter()
-        .fold(0u32, |sum, sge| sum.wrapping_add(sge.length));
-    let first = sges.first();
+    };
+    let len = sges.fold(first.length, |sum, sge| sum.wrapping_add(sge.length));
     DataRange {
-        count: count.unsigned_abs(),
+        count: list.count().unsigned_abs(),
         len,
-        addr: first.map_or(0, |sge| sge.addr),
-        lkey: first.map_or(0, |sge| sge.lkey),
+        addr: first.addr,
+        lkey: first.lkey,
     }
 }
 
 /// Context op `post_send`.
-pub(super) unsafe extern "C" fn post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad_wr: *mut *mut ibv_send_wr,
+pub(super) extern "C" fn post_send(
+    qp: Handle<'_, ibv_qp>,
+    wr: Chain<'_, ibv_send_wr>,
+    bad_wr: Out<'_, *mut ibv_send_wr>,
 ) -> c_int {
     let start = trace::now_ns();
-    // SAFETY: by contract a live QP.
-    let (qpn, is_ud) = unsafe { ((*qp).qp_num, (*qp).qp_type == rocade_abi::IBV_QPT_UD) };
-    let (mut next, mut count) = (wr, 0);
-    // SAFETY: by contract readable requests.
-    while let Some(request) = unsafe { next.as_ref() } {
-        // SAFETY: by contract a readable list.
-        let data = unsafe { data_of(request.sg_list, request.num_sge) };
-        // SAFETY: every value is valid for integers.
-        let (remote, rkey) = unsafe {
-            match request.opcode {
-                _ if is_ud => (u64::from(request.wr.ud.remote_qpn), 0),
-                IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                    (request.wr.atomic.remote_addr, request.wr.atomic.rkey)
-                }
-                IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV | IBV_WR_LOCAL_INV
-                | IBV_WR_BIND_MW => (0, 0),
-                _ => (request.wr.rdma.remote_addr, request.wr.rdma.rkey),
+    let qpn = number_of(qp);
+    let is_ud = qp.get().is_ok_and(|qp| qp.inner().qp_type() == QpType::Ud);
+    let mut count = 0;
+    wr.for_each(|request| {
+        let data = data_of(request.list());
+        let (remote, rkey) = match request.opcode {
+            _ if is_ud => {
+                // SAFETY: a UD queue pair.
+                let (_, remote_qpn, _) = unsafe { request.datagram() };
+                (u64::from(remote_qpn), 0)
             }
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                (request.atomic().remote_addr, request.atomic().rkey)
+            }
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV | IBV_WR_LOCAL_INV
+            | IBV_WR_BIND_MW => (0, 0),
+            _ => (request.rdma().remote_addr, request.rdma().rkey),
         };
         let fields = [
             pair(qpn, request.opcode),
@@ -125,37 +122,40 @@ pub(super) unsafe extern "C" fn post_send(
             remote,
         ];
         trace::write(Kind::PostSend, &fields, "");
-        (next, count) = (request.next, count + 1);
-    }
-    // SAFETY: same contract.
-    let result = unsafe { post::post_send(qp, wr, bad_wr) };
-    // SAFETY: a failed post has stored the request that is not queued.
-    let count = unsafe { accepted(result, wr, bad_wr, count) };
+        count += 1;
+    });
+    let mut bad = ptr::null_mut();
+    let result = post::post_send(qp, wr, Out::of(&mut bad));
+    let count = accepted(result, wr, (bad_wr, bad), count);
     post_end(SEND_QUEUE, result, u64::from(qpn), count, start);
     result
 }
 
-/// Returns the number of queued requests of a post.
-///
-/// # Safety
-/// The chain must be readable, and `*bad_wr` if the post has failed.
-unsafe fn accepted<R: post::Chained>(
+/// Returns the number of a queue pair, or 0 for one of the parent process.
+fn number_of(qp: Handle<'_, ibv_qp>) -> u32 {
+    qp.get().map_or(0, |qp| qp.inner().qp().qp_num().get())
+}
+
+/// Returns the number of queued requests of a post, and tells the program the first one that is not
+/// queued.
+fn accepted<R: Chained>(
     result: c_int,
-    first: *mut R,
-    bad_wr: *mut *mut R,
+    chain: Chain<'_, R>,
+    (bad_wr, bad): (Out<'_, *mut R>, *mut R),
     all: u32,
 ) -> u32 {
-    if result == 0 || bad_wr.is_null() {
-        return if result == 0 { all } else { 0 };
+    if result == 0 {
+        return all;
     }
-    // SAFETY: same contract.
-    let bad = unsafe { *bad_wr };
-    let (mut next, mut count) = (first, 0);
-    while !next.is_null() && next != bad {
-        // SAFETY: same contract.
-        next = unsafe { (*next).next() };
-        count += 1;
+    if bad.is_null() {
+        return 0;
     }
+    let _ = bad_wr.write(bad);
+    let (mut count, mut is_before) = (0, true);
+    chain.for_each(|request| {
+        is_before = is_before && !ptr::eq(request.get(), bad);
+        count += u32::from(is_before);
+    });
     count
 }
 
@@ -220,15 +220,10 @@ pub(crate) fn completed_batch(result: c_int, qpn: u32, count: usize, start: u64)
 }
 
 /// Records receives.
-///
-/// # Safety
-/// The chain and its lists must be readable.
-unsafe fn receives(qpn: u32, srq: u64, first: *mut ibv_recv_wr) -> u32 {
-    let (mut next, mut count) = (first, 0);
-    // SAFETY: same contract.
-    while let Some(request) = unsafe { next.as_ref() } {
-        // SAFETY: same contract.
-        let data = unsafe { data_of(request.sg_list, request.num_sge) };
+fn receives(qpn: u32, srq: u64, first: Chain<'_, ibv_recv_wr>) -> u32 {
+    let mut count = 0;
+    first.for_each(|request| {
+        let data = data_of(request.list());
         let fields = [
             pair(qpn, data.count),
             srq,
@@ -238,50 +233,48 @@ unsafe fn receives(qpn: u32, srq: u64, first: *mut ibv_recv_wr) -> u32 {
             pair(data.lkey, 0),
         ];
         trace::write(Kind::PostRecv, &fields, "");
-        (next, count) = (request.next, count + 1);
-    }
+        count += 1;
+    });
     count
 }
 
 /// Context op `post_recv`.
-pub(super) unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
+pub(super) extern "C" fn post_recv(
+    qp: Handle<'_, ibv_qp>,
+    wr: Chain<'_, ibv_recv_wr>,
+    bad_wr: Out<'_, *mut ibv_recv_wr>,
 ) -> c_int {
     let start = trace::now_ns();
-    // SAFETY: by contract a live QP.
-    let qpn = unsafe { (*qp).qp_num };
-    // SAFETY: by contract readable requests.
-    let count = unsafe { receives(qpn, 0, wr) };
-    // SAFETY: same contract.
-    let result = unsafe { post::post_recv(qp, wr, bad_wr) };
-    // SAFETY: a failed post has stored the request that is not queued.
-    let count = unsafe { accepted(result, wr, bad_wr, count) };
+    let qpn = number_of(qp);
+    let count = receives(qpn, 0, wr);
+    let mut bad = ptr::null_mut();
+    let result = post::post_recv(qp, wr, Out::of(&mut bad));
+    let count = accepted(result, wr, (bad_wr, bad), count);
     post_end(RECV_QUEUE, result, u64::from(qpn), count, start);
     result
 }
 
 /// Context op `post_srq_recv`.
-pub(super) unsafe extern "C" fn post_srq_recv(
-    srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
+pub(super) extern "C" fn post_srq_recv(
+    srq: Handle<'_, ibv_srq>,
+    wr: Chain<'_, ibv_recv_wr>,
+    bad_wr: Out<'_, *mut ibv_recv_wr>,
 ) -> c_int {
     let start = trace::now_ns();
-    // SAFETY: by contract readable requests.
-    let count = unsafe { receives(0, srq.addr() as u64, wr) };
-    // SAFETY: same contract.
-    let result = unsafe { srq::post_srq_recv(srq, wr, bad_wr) };
-    // SAFETY: a failed post has stored the request that is not queued.
-    let count = unsafe { accepted(result, wr, bad_wr, count) };
+    let count = receives(0, srq.addr() as u64, wr);
+    let mut bad = ptr::null_mut();
+    let result = srq::post_srq_recv(srq, wr, Out::of(&mut bad));
+    let count = accepted(result, wr, (bad_wr, bad), count);
     post_end(SRQ, result, srq.addr() as u64, count, start);
     result
 }
 
 /// Context op `poll_cq`.
+///
+/// # Safety
+/// `wc` must be NULL or have `num_entries` entries.
 pub(super) unsafe extern "C" fn poll_cq(
-    cq: *mut ibv_cq,
+    cq: Handle<'_, ibv_cq>,
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
@@ -292,8 +285,8 @@ pub(super) unsafe extern "C" fn poll_cq(
         Ok(0) | Err(_) => empty_poll(id),
         Ok(count) => {
             // SAFETY: the poll has written as many.
-            let all = unsafe { slice::from_raw_parts(wc, count) };
-            for (position, wc) in (0..).zip(all) {
+            let all = unsafe { List::of(wc, count) };
+            for (position, wc) in (0..).zip(all.iter()) {
                 let fields = [
                     id,
                     wc.wr_id,
@@ -342,10 +335,9 @@ pub(crate) fn polled(cq: u64, completion: &Completion) {
 }
 
 /// Context op `req_notify_cq`.
-pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+pub(super) extern "C" fn req_notify_cq(cq: Handle<'_, ibv_cq>, solicited_only: c_int) -> c_int {
     let start = trace::now_ns();
-    // SAFETY: same contract.
-    let result = unsafe { cq::req_notify_cq(cq, solicited_only) };
+    let result = cq::req_notify_cq(cq, solicited_only);
     let id = cq.addr() as u64;
     let words = pair(solicited_only.unsigned_abs(), result.unsigned_abs());
     trace::write(Kind::ReqNotify, &[id, words, elapsed(start)], "");
@@ -353,31 +345,29 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 }
 
 /// `ibv_modify_qp`.
-pub(crate) unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
+pub(crate) extern "C" fn ibv_modify_qp(
+    qp: Handle<'_, ibv_qp>,
+    attr: In<'_, ibv_qp_attr>,
     attr_mask: c_int,
 ) -> c_int {
     if !is_on() {
-        // SAFETY: same contract.
-        return unsafe { qp::ibv_modify_qp(qp, attr, attr_mask) };
+        return qp::ibv_modify_qp(qp, attr, attr_mask);
     }
     let mask: c_uint = attr_mask.cast_unsigned();
     begin("ibv_modify_qp", |text| {
-        // SAFETY: by contract NULL or a live QP.
-        unsafe { argument("qp", &qp, true, text) };
+        // SAFETY: NULL or a live QP.
+        unsafe { argument("qp", &qp.as_ptr(), true, text) };
         text.push_str(", attr=");
-        // SAFETY: by contract NULL or readable.
-        match unsafe { attr.as_ref() } {
-            Some(attr) => qp_attr(attr, mask, text),
+        match attr.optional() {
+            Some(attr) => qp_attr(&attr, mask, text),
             None => text.push_str("NULL"),
         }
     });
-    // SAFETY: same contract.
-    let result = unsafe { qp::ibv_modify_qp(qp, attr, attr_mask) };
-    if result == 0 {
-        // SAFETY: the call has found both to be there.
-        kept(|| unsafe { record_attributes(&*qp, &*attr, mask) });
+    let result = qp::ibv_modify_qp(qp, attr, attr_mask);
+    if result == 0
+        && let (Ok(qp), Some(attr)) = (qp.get(), attr.optional())
+    {
+        kept(|| record_attributes(qp, &attr, mask));
     }
     // SAFETY: a number.
     end(unsafe { outcome(&result, Rule::Errno) }, |_| ());
@@ -385,16 +375,16 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 }
 
 /// Records what ties packets to work requests.
-fn record_attributes(qp: &ibv_qp, attr: &ibv_qp_attr, mask: u32) {
+fn record_attributes(qp: &QpObject, attr: &ibv_qp_attr, mask: u32) {
     let wanted = IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_PATH_MTU | IBV_QP_SQ_PSN;
     if mask & wanted != 0 {
         let fields = [
-            u64::from(qp.qp_num),
+            u64::from(qp.inner().qp().qp_num().get()),
             u64::from(mask),
             pair(attr.qp_state, attr.path_mtu),
             pair(attr.dest_qp_num, attr.sq_psn),
-            qp.send_cq.addr() as u64,
-            qp.recv_cq.addr() as u64,
+            qp.member(member!(ibv_qp_ex, qp_base.send_cq)).addr() as u64,
+            qp.member(member!(ibv_qp_ex, qp_base.recv_cq)).addr() as u64,
         ];
         trace::write(Kind::Qp, &fields, "");
     }

@@ -15,6 +15,7 @@ use rocade_abi::{
 use super::data;
 use super::sink::{begin, end, is_on};
 use super::table::traced;
+use crate::args::slot;
 
 traced! {
     "C" Errno crate::query::query_port_slot => ibv_query_port(
@@ -108,9 +109,9 @@ pub(crate) fn install(c: &mut verbs_context) {
     ops.alloc_mw = Some(ibv_alloc_mw);
     ops.bind_mw = Some(ibv_bind_mw);
     ops.dealloc_mw = Some(ibv_dealloc_mw);
-    ops.poll_cq = Some(data::poll_cq);
-    ops.req_notify_cq = Some(data::req_notify_cq);
-    ops.post_send = Some(data::post_send);
-    ops.post_recv = Some(data::post_recv);
-    ops.post_srq_recv = Some(data::post_srq_recv);
+    ops.poll_cq = Some(slot::of_3(data::poll_cq));
+    ops.req_notify_cq = Some(slot::of_2(data::req_notify_cq));
+    ops.post_send = Some(slot::of_3(data::post_send));
+    ops.post_recv = Some(slot::of_3(data::post_recv));
+    ops.post_srq_recv = Some(slot::of_3(data::post_srq_recv));
 }

@@ -9,8 +9,8 @@ macro_rules! traced {
         #[allow(clippy::too_many_arguments, reason = "as the verb")]
         pub(crate) unsafe extern $abi fn $name($($arg: $kind),*) $(-> $ret)? {
             if !is_on() {
-                // SAFETY: same contract.
-                return unsafe { $path($($arg),*) };
+                // SAFETY: by contract the arguments are as their types promise.
+                return unsafe { $path($($crate::args::FromC::from_c($arg)),*) };
             }
             begin(stringify!($name), |_text| {
                 let _first = true;
@@ -21,8 +21,8 @@ macro_rules! traced {
                     };
                 )*
             });
-            // SAFETY: same contract.
-            let result = unsafe { $path($($arg),*) };
+            // SAFETY: as above.
+            let result = unsafe { $path($($crate::args::FromC::from_c($arg)),*) };
             let rule = $crate::trace::show::Rule::$rule;
             // SAFETY: the verb has filled in its results.
             let outcome = unsafe { $crate::trace::show::outcome(&result, rule) };

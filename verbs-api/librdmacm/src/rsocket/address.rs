@@ -2,7 +2,7 @@
 
 use std::{
     ffi::c_int,
-    mem::{size_of, zeroed},
+    mem::size_of,
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     ptr,
 };
@@ -11,6 +11,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use rocade_abi::{AF_IB, sockaddr_ib};
 
 use crate::{
+    args::zeroed,
     ffi::Errno,
     id::{PS_TCP, address_len, ib_address},
 };
@@ -31,8 +32,7 @@ pub(super) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Result<Socke
     if len < size_of::<u16>() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: all zeroes are a valid address.
-    let mut storage: sockaddr_storage = unsafe { zeroed() };
+    let mut storage: sockaddr_storage = zeroed();
     let len = len.min(size_of::<sockaddr_storage>());
     // SAFETY: both have this length.
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
@@ -73,12 +73,10 @@ pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
 
 /// Writes an IP address to a storage.
 pub(super) fn to_storage(addr: SocketAddr) -> sockaddr_storage {
-    // SAFETY: all zeroes are a valid address.
-    let mut storage: sockaddr_storage = unsafe { zeroed() };
+    let mut storage: sockaddr_storage = zeroed();
     match addr {
         SocketAddr::V4(addr) => {
-            // SAFETY: all zeroes are a valid address.
-            let mut v4: sockaddr_in = unsafe { zeroed() };
+            let mut v4: sockaddr_in = zeroed();
             v4.sin_family = family(libc::AF_INET);
             v4.sin_port = addr.port().to_be();
             v4.sin_addr.s_addr = u32::from(*addr.ip()).to_be();
@@ -86,8 +84,7 @@ pub(super) fn to_storage(addr: SocketAddr) -> sockaddr_storage {
             unsafe { (&raw mut storage).cast::<sockaddr_in>().write(v4) };
         }
         SocketAddr::V6(addr) => {
-            // SAFETY: all zeroes are a valid address.
-            let mut v6: sockaddr_in6 = unsafe { zeroed() };
+            let mut v6: sockaddr_in6 = zeroed();
             v6.sin6_family = family(libc::AF_INET6);
             v6.sin6_port = addr.port().to_be();
             v6.sin6_flowinfo = addr.flowinfo().to_be();
@@ -125,8 +122,7 @@ fn for_domain(addr: SocketAddr, domain: c_int) -> sockaddr_storage {
         AF_IB => {
             let space = c_int::try_from(PS_TCP).unwrap_or(0);
             let ib = ib_address(v6, addr.port(), space);
-            // SAFETY: all zeroes are a valid address.
-            let mut storage: sockaddr_storage = unsafe { zeroed() };
+            let mut storage: sockaddr_storage = zeroed();
             // SAFETY: the storage is large enough, and aligned for each.
             unsafe { (&raw mut storage).cast::<sockaddr_ib>().write(ib) };
             storage

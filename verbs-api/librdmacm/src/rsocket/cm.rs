@@ -13,12 +13,13 @@ use rocade_abi::{
 
 use super::{address, options::path_data};
 use crate::{
+    args::{Address, Buffer, Handle, Last, View, member},
     connect::{
         rdma_accept, rdma_bind_addr, rdma_connect, rdma_disconnect, rdma_listen, rdma_reject,
         rdma_resolve_addr, rdma_resolve_route,
     },
     ffi::Errno,
-    id::{self, qp_type_of, rdma_set_option},
+    id::{self, IdObject, qp_type_of, set_option},
 };
 
 /// The level of ID options, and their names.
@@ -48,13 +49,13 @@ impl Id {
     /// Creates an ID on a channel. With NULL it gets its own channel, and its calls wait for their
     /// events.
     pub(super) fn new(
-        channel: *mut rdma_event_channel,
+        channel: Handle<'_, rdma_event_channel>,
         token: usize,
         ps: c_uint,
     ) -> Result<Self, Errno> {
         let qp_type = qp_type_of(ps).ok_or(Errno::INVAL)?;
         let made = id::create(channel, ptr::without_provenance_mut(token), ps, qp_type)?;
-        Ok(Self(made))
+        Ok(Self(made.into_c()))
     }
 
     /// Takes ownership of the ID of a connection request.
@@ -66,50 +67,51 @@ impl Id {
         self.0
     }
 
+    /// Returns a handle for calls.
+    pub(super) const fn handle(&self) -> Handle<'_, rdma_cm_id> {
+        // SAFETY: alive as long as `self`.
+        unsafe { Handle::new(self.0) }
+    }
+
+    /// Returns the object.
+    ///
+    /// # Errors
+    /// `ENODEV` in a forked child.
+    pub(super) fn object(&self) -> Result<&IdObject, Errno> {
+        self.handle().get()
+    }
+
     /// Assigns the ID's further events to the socket with this token.
     pub(super) fn set_token(&self, token: usize) {
         let context: *mut c_void = ptr::without_provenance_mut(token);
-        // SAFETY: the ID lives as long as `self`. Only the thread that calls this function reads
-        // events.
-        unsafe { (*self.0).context = context };
+        // Only the thread that calls this function reads events.
+        if let Ok(object) = self.object() {
+            object.set_member(member!(rdma_cm_id, context), context);
+        }
     }
 
-    pub(super) fn device(&self) -> Result<*mut ibv_context, Errno> {
-        // SAFETY: alive as long as `self`.
-        let device = unsafe { (*self.0).verbs };
-        if device.is_null() {
-            return Err(Errno::NODEV);
-        }
-        Ok(device)
+    pub(super) fn device(&self) -> Result<Handle<'_, ibv_context>, Errno> {
+        self.object()?.verbs().some().ok_or(Errno::NODEV)
     }
 
-    pub(super) fn pd(&self) -> Result<*mut ibv_pd, Errno> {
-        // SAFETY: alive as long as `self`.
-        let pd = unsafe { (*self.0).pd };
-        if pd.is_null() {
-            return Err(Errno::NODEV);
-        }
-        Ok(pd)
+    pub(super) fn pd(&self) -> Result<Handle<'_, ibv_pd>, Errno> {
+        self.object()?.pd().some().ok_or(Errno::NODEV)
     }
 
     /// Returns the local address, or `None` before the ID is bound.
     pub(super) fn local(&self) -> Option<SocketAddr> {
-        // SAFETY: alive as long as `self`.
-        address::from_storage(unsafe { &(*self.0).route.addr.src_storage })
+        let object = self.object().ok()?;
+        address::from_storage(&object.member(member!(rdma_cm_id, route.addr.src_storage)))
     }
 
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: alive as long as `self`.
-        address::from_storage(unsafe { &(*self.0).route.addr.dst_storage })
+        let object = self.object().ok()?;
+        address::from_storage(&object.member(member!(rdma_cm_id, route.addr.dst_storage)))
     }
 
     /// Returns the path, once it is resolved.
     pub(super) fn route(&self) -> Option<ibv_sa_path_rec> {
-        // SAFETY: the ID lives as long as `self`, and the path is part of the ID.
-        unsafe {
-            let route = &(*self.0).route;
-            (route.num_paths > 0).then(|| *route.path_rec)
-        }
+        self.object().ok()?.shown_path()
     }
 
     /// Returns the path in the format of `RDMA_ROUTE`, or an empty vector if it is not resolved.
@@ -118,15 +120,12 @@ impl Id {
     }
 
     pub(super) fn set_option(&self, name: c_int, value: &[u8]) -> Result<(), Errno> {
-        let pointer = value.as_ptr().cast_mut().cast::<c_void>();
-        // SAFETY: alive, and a value of that length, which is only read.
-        done(unsafe { rdma_set_option(self.0, LEVEL_ID, name, pointer, value.len()) })
+        set_option(self.object()?, (LEVEL_ID, name), Buffer::of(value))
     }
 
     pub(super) fn bind(&self, addr: SocketAddr) -> Result<(), Errno> {
-        let mut storage = address::to_storage(addr);
-        // SAFETY: alive, and an address.
-        done(unsafe { rdma_bind_addr(self.0, (&raw mut storage).cast()) })
+        let storage = address::to_storage(addr);
+        done(rdma_bind_addr(self.handle(), Address::of(&storage)))
     }
 
     pub(super) fn resolve_addr(
@@ -134,26 +133,23 @@ impl Id {
         source: Option<SocketAddr>,
         destination: SocketAddr,
     ) -> Result<(), Errno> {
-        let mut destination = address::to_storage(destination);
-        let mut source = source.map(address::to_storage);
-        let source = source.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
-        let destination = (&raw mut destination).cast();
-        // SAFETY: alive, and addresses.
-        done(unsafe { rdma_resolve_addr(self.0, source.cast(), destination, 2000) })
+        let destination = address::to_storage(destination);
+        let source = source.map(address::to_storage);
+        let source = source.as_ref().map_or(Address::NULL, Address::of);
+        let destination = Address::of(&destination);
+        done(rdma_resolve_addr(self.handle(), source, destination, 2000))
     }
 
     pub(super) fn resolve_route(&self) -> Result<(), Errno> {
-        // SAFETY: the ID is alive.
-        done(unsafe { rdma_resolve_route(self.0, 2000) })
+        done(rdma_resolve_route(self.handle(), 2000))
     }
 
     pub(super) fn listen(&self, backlog: c_int) -> Result<(), Errno> {
-        // SAFETY: the ID is alive.
-        done(unsafe { rdma_listen(self.0, backlog) })
+        done(rdma_listen(self.handle(), backlog))
     }
 
-    fn param(private: &[u8]) -> Result<rdma_conn_param, Errno> {
-        Ok(rdma_conn_param {
+    fn param(private: &[u8]) -> Result<View<'_, rdma_conn_param>, Errno> {
+        let param = rdma_conn_param {
             private_data: private.as_ptr().cast(),
             private_data_len: u8::try_from(private.len()).map_err(|_| Errno::INVAL)?,
             responder_resources: 0,
@@ -163,35 +159,32 @@ impl Id {
             rnr_retry_count: RETRIES,
             srq: 0,
             qp_num: 0,
-        })
+        };
+        // SAFETY: the private data outlive the view.
+        Ok(unsafe { View::new(param) })
     }
 
     pub(super) fn connect(&self, private: &[u8]) -> Result<(), Errno> {
-        let mut param = Self::param(private)?;
-        // SAFETY: the ID is alive, and the private data outlive the call.
-        done(unsafe { rdma_connect(self.0, &raw mut param) })
+        done(rdma_connect(self.handle(), Self::param(private)?.as_in()))
     }
 
     pub(super) fn accept(&self, private: &[u8]) -> Result<(), Errno> {
-        let mut param = Self::param(private)?;
-        // SAFETY: the ID is alive, and the private data outlive the call.
-        done(unsafe { rdma_accept(self.0, &raw mut param) })
+        done(rdma_accept(self.handle(), Self::param(private)?.as_in()))
     }
 
     pub(super) fn reject(&self) {
-        // SAFETY: the ID is alive, and there are no private data.
-        let _ = unsafe { rdma_reject(self.0, ptr::null(), 0) };
+        // SAFETY: there are no private data.
+        let _ = unsafe { rdma_reject(self.handle(), ptr::null(), 0) };
     }
 
     pub(super) fn disconnect(&self) {
-        // SAFETY: the ID is alive.
-        let _ = unsafe { rdma_disconnect(self.0) };
+        let _ = rdma_disconnect(self.handle());
     }
 }
 
 impl Drop for Id {
     fn drop(&mut self) {
         // SAFETY: `self` owns the ID, whose events are acknowledged before the drop.
-        let _ = unsafe { id::destroy(self.0) };
+        let _ = id::destroy(unsafe { Last::new(self.0) });
     }
 }

@@ -1,7 +1,6 @@
 //! UD queue pairs of datagram sockets, and their routes to peers.
 
 use std::{
-    mem::zeroed,
     net::{IpAddr, SocketAddr},
     ptr,
     time::{Duration, Instant},
@@ -21,6 +20,7 @@ use super::{
     queue::{self, Queue},
 };
 use crate::{
+    args::{Handle, In, Last, Out, zeroed},
     engine::verbs,
     ffi::Errno,
     id::PS_UDP,
@@ -70,18 +70,19 @@ fn slots(asked: u16, bytes: u32) -> u32 {
 
 impl Endpoint {
     pub(super) fn new(local: IpAddr, options: &Options) -> Result<Self, Errno> {
-        let id = Id::new(ptr::null_mut(), 0, PS_UDP)?;
+        let id = Id::new(Handle::NULL, 0, PS_UDP)?;
         id.bind(SocketAddr::new(local, 0))?;
-        let (device, pd) = (id.device()?, id.pd()?);
+        let (device, pd) = (id.device()?, id.pd()?.as_ptr());
+        // SAFETY: that of the ID, which this endpoint keeps.
+        let domain = unsafe { Handle::new(pd) };
         let send_slots = slots(options.send_slots, options.send_buffer);
         let recv_slots = slots(options.recv_slots, options.recv_buffer);
         let queue = Queue::new(device, send_slots + recv_slots)?;
         let bytes = |slots: u32, len: usize| usize::try_from(slots).unwrap_or(0) * len;
-        let send = Buffer::new(pd, bytes(send_slots, MAX_LEN), 0)?;
-        let recv = Buffer::new(pd, bytes(recv_slots, SLOT), IBV_ACCESS_LOCAL_WRITE)?;
+        let send = Buffer::new(domain, bytes(send_slots, MAX_LEN), 0)?;
+        let recv = Buffer::new(domain, bytes(recv_slots, SLOT), IBV_ACCESS_LOCAL_WRITE)?;
         let inline = options.inline.min(1024);
-        // SAFETY: all zeroes are valid attributes.
-        let mut attr: ibv_qp_init_attr = unsafe { zeroed() };
+        let mut attr: ibv_qp_init_attr = zeroed();
         attr.send_cq = queue.cq;
         attr.recv_cq = queue.cq;
         attr.qp_type = IBV_QPT_UD;
@@ -91,12 +92,12 @@ impl Endpoint {
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
         attr.cap.max_inline_data = inline.into();
-        make_qp(id.as_ptr(), &mut extended(ptr::null_mut(), &attr))?;
+        // SAFETY: it names the queue of this endpoint.
+        unsafe { make_qp(id.object()?, &mut extended(ptr::null_mut(), &attr)) }?;
         let send_slots = usize::try_from(send_slots).unwrap_or(0);
         let endpoint = Self {
             local,
-            // SAFETY: the ID is alive, and has a queue pair.
-            qp: unsafe { (*id.as_ptr()).qp },
+            qp: id.object()?.qp().as_ptr(),
             queue,
             send,
             recv,
@@ -177,8 +178,7 @@ impl Endpoint {
     ) -> Result<(), Errno> {
         let slot = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
         let len = u32::try_from(bytes.len()).map_err(|_| Errno(libc::EMSGSIZE))?;
-        // SAFETY: all zeroes are a valid structure.
-        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        let mut wr: ibv_send_wr = zeroed();
         let mut sge = if bytes.len() <= self.inline {
             wr.send_flags = IBV_SEND_INLINE;
             queue::sge(bytes.as_ptr().expose_provenance() as u64, len, 0)
@@ -222,8 +222,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: the ID is alive, and `self` owns its queue pair.
-        unsafe { rdma_destroy_qp(self.id.as_ptr()) };
+        rdma_destroy_qp(self.id.handle());
     }
 }
 
@@ -240,13 +239,12 @@ impl DatagramRoute {
     pub(super) fn find(local: IpAddr, peer: IpAddr, qpn: u32) -> Result<Self, Errno> {
         /// An arbitrary port: resolving does not contact the peer.
         const PORT: u16 = 1;
-        let id = Id::new(ptr::null_mut(), 0, PS_UDP)?;
+        let id = Id::new(Handle::NULL, 0, PS_UDP)?;
         let source = SocketAddr::new(local, 0);
         id.resolve_addr(Some(source), SocketAddr::new(peer, PORT))?;
         id.resolve_route()?;
         let path = id.route().ok_or(Errno::NODEV)?;
-        // SAFETY: all zeroes are valid attributes.
-        let mut attr: ibv_ah_attr = unsafe { zeroed() };
+        let mut attr: ibv_ah_attr = zeroed();
         attr.is_global = 1;
         attr.port_num = 1;
         attr.sl = path.sl;
@@ -264,12 +262,11 @@ impl DatagramRoute {
 }
 
 /// Returns the index of a GID in the table of the first port.
-fn gid_index(device: *mut ibv_context, wanted: ibv_gid) -> Result<u8, Errno> {
-    let query = verbs()?.ibv_query_gid;
+fn gid_index(device: Handle<'_, ibv_context>, wanted: ibv_gid) -> Result<u8, Errno> {
+    let verbs = verbs()?;
     for index in 0..GIDS {
         let mut gid = ibv_gid { raw: [0; 16] };
-        // SAFETY: an open device, and room for the answer.
-        if unsafe { query(device, 1, index, &raw mut gid) } != 0 {
+        if verbs.ibv_query_gid(device, 1, index, Out::of(&mut gid)) != 0 {
             break;
         }
         // SAFETY: each is 16 bytes.
@@ -288,9 +285,9 @@ unsafe impl Send for AddressHandle {}
 
 impl AddressHandle {
     pub(super) fn new(domain: Domain, route: &DatagramRoute) -> Result<Self, Errno> {
-        let mut attr = route.attr;
-        // SAFETY: a live domain.
-        let made = unsafe { (verbs()?.ibv_create_ah)(domain.0, &raw mut attr) };
+        // SAFETY: the domain of an endpoint, which is alive.
+        let pd = unsafe { Handle::new(domain.0) };
+        let made = verbs()?.ibv_create_ah(pd, In::of(&route.attr));
         Ok(Self(Errno::made(made)?))
     }
 }
@@ -299,7 +296,7 @@ impl Drop for AddressHandle {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
             // SAFETY: created above.
-            unsafe { (verbs.ibv_destroy_ah)(self.0) };
+            verbs.ibv_destroy_ah(unsafe { Last::new(self.0) });
         }
     }
 }

@@ -9,7 +9,11 @@ use super::{
     stream::{Phase, StreamSocket},
     stream_qp::StreamQp,
 };
-use crate::{engine::verbs, ffi::Errno};
+use crate::{
+    args::Last,
+    engine::{Lent, verbs},
+    ffi::Errno,
+};
 
 /// A mapped range.
 struct Map {
@@ -30,7 +34,7 @@ impl Drop for Map {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
             // SAFETY: registered in the constructor.
-            unsafe { (verbs.ibv_dereg_mr)(self.mr) };
+            verbs.ibv_dereg_mr(unsafe { Last::new(self.mr) });
         }
     }
 }
@@ -106,8 +110,9 @@ impl StreamSocket {
             index = Some(state.maps.free_index(entries).ok_or(Errno(libc::ENOMEM))?);
         }
         let access = c_int::try_from(access).map_err(|_| Errno::INVAL)?;
-        // SAFETY: a live protection domain, and by contract a valid range.
-        let mr = Errno::made(unsafe { (verbs()?.ibv_reg_mr)(pd, start, len, access) })?;
+        // SAFETY: by contract a range that the program lends.
+        let lent = unsafe { Lent::new(start) };
+        let mr = Errno::made(verbs()?.ibv_reg_mr(pd, lent, len, access))?;
         let start = start.expose_provenance();
         let at = match offset {
             -1 => start as u64,

@@ -7,7 +7,11 @@ use std::{
 
 use rocade_abi::{ibv_mr, ibv_pd};
 
-use crate::{engine::verbs, ffi::Errno};
+use crate::{
+    args::{Handle, Last},
+    engine::{Lent, verbs},
+    ffi::Errno,
+};
 
 /// Registered pages. Peers can write to them at any time, so they are only copied and never
 /// borrowed.
@@ -23,7 +27,7 @@ unsafe impl Send for Buffer {}
 impl Buffer {
     /// # Errors
     /// `ENOMEM`, or the error of the memory registration.
-    pub(super) fn new(pd: *mut ibv_pd, len: usize, access: u32) -> Result<Self, Errno> {
+    pub(super) fn new(pd: Handle<'_, ibv_pd>, len: usize, access: u32) -> Result<Self, Errno> {
         let len = len.max(1);
         let access = c_int::try_from(access).map_err(|_| Errno::INVAL)?;
         let (prot, flags) = (
@@ -41,8 +45,9 @@ impl Buffer {
             mr: ptr::null_mut(),
         };
         let verbs = verbs()?;
-        // SAFETY: a live domain, and memory that lives until the region is deregistered.
-        buffer.mr = Errno::made(unsafe { (verbs.ibv_reg_mr)(pd, pages, len, access) })?;
+        // SAFETY: memory that lives until the region is deregistered, and is only copied.
+        let start = unsafe { Lent::new(pages) };
+        buffer.mr = Errno::made(verbs.ibv_reg_mr(pd, start, len, access))?;
         Ok(buffer)
     }
 
@@ -112,7 +117,7 @@ impl Drop for Buffer {
             && let Ok(verbs) = verbs()
         {
             // SAFETY: made in `new`.
-            unsafe { (verbs.ibv_dereg_mr)(self.mr) };
+            verbs.ibv_dereg_mr(unsafe { Last::new(self.mr) });
         }
         // SAFETY: mapped in `new`, and not used any more.
         unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };

@@ -13,6 +13,7 @@ use rocade_abi::{
 
 use super::sys;
 use crate::{
+    args::{Handle, Last, Out},
     engine::{self, verbs},
     ffi::Errno,
 };
@@ -34,7 +35,7 @@ pub(super) struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
-    pub(super) fn new(device: *mut ibv_context, entries: u32) -> Result<Self, Errno> {
+    pub(super) fn new(device: Handle<'_, ibv_context>, entries: u32) -> Result<Self, Errno> {
         let verbs = verbs()?;
         let entries = i32::try_from(entries).map_err(|_| Errno::INVAL)?;
         let mut queue = Self {
@@ -43,14 +44,17 @@ impl Queue {
             armed: false,
             failure: None,
         };
-        // SAFETY: an open device.
-        queue.channel = Errno::made(unsafe { (verbs.ibv_create_comp_channel)(device) })?;
+        queue.channel = Errno::made(verbs.ibv_create_comp_channel(device))?;
         sys::set_nonblocking(queue.fd(), true)?;
-        // SAFETY: an open device and a live channel.
-        queue.cq = Errno::made(unsafe {
-            (verbs.ibv_create_cq)(device, entries, ptr::null_mut(), queue.channel, 0)
-        })?;
+        let channel = queue.channel();
+        let cq = verbs.ibv_create_cq(device, entries, ptr::null_mut(), channel, 0);
+        queue.cq = Errno::made(cq)?;
         Ok(queue)
+    }
+
+    fn channel(&self) -> Handle<'_, ibv_comp_channel> {
+        // SAFETY: alive as long as `self`, or NULL.
+        unsafe { Handle::new(self.channel) }
     }
 
     /// Returns the channel's descriptor, which becomes readable with a completion after
@@ -102,10 +106,10 @@ impl Queue {
     pub(super) fn take_event(&mut self) {
         let Ok(verbs) = verbs() else { return };
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
-        // SAFETY: a live, non-blocking channel, and room for the answers.
-        if unsafe { (verbs.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) } == 0 {
+        let answers = (Out::of(&mut cq), Out::of(&mut context));
+        if verbs.ibv_get_cq_event(self.channel(), answers.0, answers.1) == 0 {
             // SAFETY: the channel's only CQ.
-            unsafe { (verbs.ibv_ack_cq_events)(self.cq, 1) };
+            verbs.ibv_ack_cq_events(unsafe { Handle::new(self.cq) }, 1);
             self.armed = false;
             return;
         }
@@ -147,13 +151,12 @@ impl Drop for Queue {
     fn drop(&mut self) {
         let Ok(verbs) = verbs() else { return };
         // SAFETY: created in `new`. The queue pair is destroyed, and all events are acknowledged.
-        unsafe {
-            if !self.cq.is_null() {
-                (verbs.ibv_destroy_cq)(self.cq);
-            }
-            if !self.channel.is_null() {
-                (verbs.ibv_destroy_comp_channel)(self.channel);
-            }
+        let (cq, channel) = unsafe { (Last::new(self.cq), Last::new(self.channel)) };
+        if !self.cq.is_null() {
+            verbs.ibv_destroy_cq(cq);
+        }
+        if !self.channel.is_null() {
+            verbs.ibv_destroy_comp_channel(channel);
         }
     }
 }

@@ -15,6 +15,7 @@ use rocade_rsockets::ConnData;
 
 use super::{cm::Id, datagram::DatagramSocket, process::Process, sys};
 use crate::{
+    args::{Handle, Last, Out},
     engine,
     event::{self, rdma_ack_cm_event, rdma_get_cm_event},
     ffi::Errno,
@@ -49,10 +50,9 @@ impl Service {
     /// Starts the thread, which runs until the process ends.
     pub(super) fn start(process: &'static Process) -> Result<Arc<Self>, Errno> {
         let channel = ChannelObject::create()?;
-        // SAFETY: created just now.
-        sys::set_nonblocking(unsafe { (*channel).fd }, true)?;
+        sys::set_nonblocking(channel.get()?.fd(), true)?;
         let service = Arc::new(Self {
-            channel,
+            channel: channel.into_c(),
             wake: sys::eventfd()?,
             datagrams: Mutex::default(),
         });
@@ -67,8 +67,9 @@ impl Service {
     }
 
     /// Returns the channel of all IDs.
-    pub(super) const fn channel(&self) -> *mut rdma_event_channel {
-        self.channel
+    pub(super) const fn channel(&self) -> Handle<'_, rdma_event_channel> {
+        // SAFETY: never destroyed.
+        unsafe { Handle::new(self.channel) }
     }
 
     /// Adds a datagram socket, whose UDP socket the thread reads from now on.
@@ -85,8 +86,7 @@ impl Service {
                 all.retain(|socket| socket.strong_count() > 0);
                 all.iter().filter_map(Weak::upgrade).collect()
             };
-            // SAFETY: it lives as long as this.
-            let channel = unsafe { (*self.channel).fd };
+            let channel = self.channel().get().map_or(-1, ChannelObject::fd);
             let mut fds = vec![sys::readable(self.wake.as_raw_fd()), sys::readable(channel)];
             fds.extend(sockets.iter().map(|socket| sys::readable(socket.udp_fd())));
             // `sockets` keeps a descriptor open that is closed during this poll.
@@ -116,8 +116,7 @@ impl Service {
 
     fn next(&self) -> Option<CmNotification> {
         let mut told: *mut rdma_cm_event = ptr::null_mut();
-        // SAFETY: a live, non-blocking channel, and room for the event.
-        if unsafe { rdma_get_cm_event(self.channel, &raw mut told) } != 0 {
+        if rdma_get_cm_event(self.channel(), Out::of(&mut told)) != 0 {
             return None;
         }
         // SAFETY: an event was written, and its ID lives until it is acknowledged.
@@ -144,7 +143,7 @@ impl Service {
             }
         };
         // SAFETY: it is not used afterwards.
-        unsafe { rdma_ack_cm_event(told) };
+        rdma_ack_cm_event(unsafe { Last::new(told) });
         Some(notification)
     }
 }

@@ -1,7 +1,6 @@
 //! The queue pair of a stream, with its buffers.
 
 use std::{
-    mem::zeroed,
     ptr,
     time::{Duration, Instant},
 };
@@ -23,6 +22,7 @@ use super::{
     queue::{self, Queue},
 };
 use crate::{
+    args::{Handle, zeroed},
     ffi::Errno,
     qp::{extended, make_qp, rdma_destroy_qp},
 };
@@ -111,8 +111,7 @@ impl StreamQp {
             iomaps: options.iomaps,
             big_endian: cfg!(target_endian = "big"),
         };
-        // SAFETY: all zeroes are valid attributes.
-        let mut attr: ibv_qp_init_attr = unsafe { zeroed() };
+        let mut attr: ibv_qp_init_attr = zeroed();
         attr.send_cq = queue.cq;
         attr.recv_cq = queue.cq;
         attr.qp_type = IBV_QPT_RC;
@@ -122,11 +121,11 @@ impl StreamQp {
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
         attr.cap.max_inline_data = u32::try_from(inline.max(IOMAP_LEN)).unwrap_or(0);
-        make_qp(id.as_ptr(), &mut extended(ptr::null_mut(), &attr))?;
+        // SAFETY: it names the queue of this socket.
+        unsafe { make_qp(id.object()?, &mut extended(ptr::null_mut(), &attr)) }?;
         let stream_qp = Self {
             id: id.as_ptr(),
-            // SAFETY: the ID is alive, and has a queue pair.
-            qp: unsafe { (*id.as_ptr()).qp },
+            qp: id.object()?.qp().as_ptr(),
             queue,
             recv,
             send,
@@ -278,8 +277,7 @@ impl StreamQp {
                 (entry, 0)
             }
         };
-        // SAFETY: all zeroes are a valid structure.
-        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        let mut wr: ibv_send_wr = zeroed();
         if write.source != Source::Nothing {
             wr.sg_list = &raw mut sge;
             wr.num_sge = 1;
@@ -333,6 +331,6 @@ impl StreamQp {
 impl Drop for StreamQp {
     fn drop(&mut self) {
         // SAFETY: the ID outlives `self`, which owns the queue pair.
-        unsafe { rdma_destroy_qp(self.id) };
+        rdma_destroy_qp(unsafe { Handle::new(self.id) });
     }
 }

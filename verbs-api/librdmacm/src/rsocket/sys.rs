@@ -13,7 +13,7 @@ use std::{
 
 use libc::{epoll_event, pollfd, sockaddr, sockaddr_storage};
 
-use crate::ffi::Errno;
+use crate::{args::zeroed, ffi::Errno};
 
 fn checked(result: i64) -> Result<i64, Errno> {
     if result < 0 {
@@ -172,8 +172,7 @@ pub(super) fn connect(
 
 /// getsockname(2).
 pub(super) fn name(socket: &OwnedFd) -> Result<sockaddr_storage, Errno> {
-    // SAFETY: all zeroes are a valid address.
-    let mut address: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut address: sockaddr_storage = zeroed();
     let mut len = libc::socklen_t::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
     // SAFETY: room for the answer.
     checked(unsafe {
@@ -191,10 +190,8 @@ pub(super) fn name(socket: &OwnedFd) -> Result<sockaddr_storage, Errno> {
 /// Those of failed memory accesses are not blocked, because the thread receives into registered
 /// memory.
 pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: all zeroes are a valid structure.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: all zeroes are a signal set.
-    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut all: libc::sigset_t = zeroed();
+    let mut before: libc::sigset_t = zeroed();
     // SAFETY: both are local variables.
     unsafe {
         libc::sigfillset(&raw mut all);
@@ -213,8 +210,7 @@ pub(super) fn recv_from(
     socket: &OwnedFd,
     bytes: &mut [u8],
 ) -> Result<(usize, sockaddr_storage), Errno> {
-    // SAFETY: all zeroes are a valid address.
-    let mut from: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut from: sockaddr_storage = zeroed();
     let mut len = libc::socklen_t::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
     // SAFETY: room for the datagram and the address.
     let got = checked(unsafe {
