@@ -639,7 +639,7 @@ impl Nic {
         }
     }
 
-    /// Schedules an update of counter files and page after traffic, or another change of a queue pair.
+    /// Schedules an update of counter files and page, after traffic or another change of a QP.
     #[inline]
     pub(crate) fn note_change(&self) {
         if self.observers.publisher.is_clean()
