@@ -62,7 +62,12 @@ fn register(pd: Handle<'_, ibv_pd>, attr: In<'_, ibv_mr_init_attr>) -> Result<*m
     }
     // SAFETY: by contract of the verb.
     let extent = unsafe { Extent::lent(addr, length) };
-    mr::register(pd, extent, iova.unwrap_or(addr.addr() as u64), access)
+    mr::register(
+        pd,
+        extent,
+        iova.unwrap_or_else(|| addr.addr() as u64),
+        access,
+    )
 }
 
 /// `ibv_reg_dmabuf_mr`: registers memory of a descriptor that can be mapped, such as a DMA buffer

@@ -103,7 +103,7 @@ pub(crate) fn register(
     let offset = addr.addr().checked_sub(buffer.memory.addr().addr());
     let range = (offset.ok_or_else(outside)?, length);
     let extent = Extent::mapped(addr, range, Arc::clone(&buffer.memory));
-    let iova = iova.unwrap_or(addr.addr() as u64);
+    let iova = iova.unwrap_or_else(|| addr.addr() as u64);
     mr::register(pd, extent.map_err(|_| outside())?, iova, access)
 }
 

@@ -358,7 +358,7 @@ fn create_object(
 ) -> Result<New<ibv_qp>, Errno> {
     let object = QpObject::create(build)?;
     // SAFETY: just created. An extended QP begins with the plain one.
-    Ok(unsafe { New::new(object.cast()) })
+    Ok(unsafe { New::of(object.cast()) })
 }
 
 /// Returns the C part of a new QP, in RESET and without the objects that it uses.

@@ -134,7 +134,7 @@ pub(crate) fn xrcd_of(verbs: Handle<'_, ibv_context>) -> Result<*mut ibv_xrcd, E
     let device = open.find(|device| device.verbs == verbs.as_ptr());
     let device = device.ok_or(Errno::NODEV)?;
     if device.xrcd.is_null() {
-        let open = table_of(verbs).open_xrcd.ok_or(Errno(libc::EOPNOTSUPP))?;
+        let open = table_of(verbs)?.open_xrcd.ok_or(Errno(libc::EOPNOTSUPP))?;
         let mut attr = ibv_xrcd_init_attr {
             comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
             fd: -1,

@@ -73,7 +73,7 @@ impl ChannelObject {
         // SAFETY: the box does not move. The descriptor is the only member of the C part.
         Errno::check(unsafe { (ops()?.channel_new)(&raw const object.raw, fd) })?;
         // SAFETY: a new object, whose first member is the C part.
-        Ok(unsafe { New::new(Box::into_raw(object).cast()) })
+        Ok(unsafe { New::of(Box::into_raw(object).cast()) })
     }
 
     /// Returns the descriptor.
@@ -196,7 +196,7 @@ impl IdObject {
             path: UnsafeCell::new(zeroed()),
         });
         // SAFETY: a new object, whose first member is the C part.
-        Ok(unsafe { New::new(Box::into_raw(place).cast()) })
+        Ok(unsafe { New::of(Box::into_raw(place).cast()) })
     }
 
     /// Reads a member of the C part.

@@ -108,14 +108,17 @@ pub(crate) fn end_cqs(object: &IdObject) -> Result<(), Errno> {
 }
 
 /// Returns the extended table of a device of Rocade's `libibverbs.so.1`.
-pub(crate) fn table_of(device: Handle<'_, ibv_context>) -> &verbs_context {
+///
+/// # Errors
+/// `EINVAL` for NULL.
+pub(crate) fn table_of(device: Handle<'_, ibv_context>) -> Result<&verbs_context, Errno> {
+    let device = device.some().ok_or(Errno::INVAL)?.as_ptr();
     // SAFETY: a context of Rocade is a member of its extended table, which does not change.
-    unsafe {
+    Ok(unsafe {
         &*device
-            .as_ptr()
             .byte_sub(offset_of!(verbs_context, context))
             .cast::<verbs_context>()
-    }
+    })
 }
 
 /// Returns true if a domain belongs to a device.
@@ -149,7 +152,7 @@ unsafe fn create_qp_ex(
         return Ok(qp);
     }
     let device = object.verbs();
-    let create = table_of(device)
+    let create = table_of(device)?
         .create_qp_ex
         .ok_or(Errno(libc::EOPNOTSUPP))?;
     // SAFETY: an open device, and attributes of live objects.

@@ -86,7 +86,7 @@ unsafe fn make_srq(object: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> Result
     if attr.srq_type == IBV_SRQT_XRC {
         complete_xrc(object, attr)?;
     }
-    let create = table_of(device)
+    let create = table_of(device)?
         .create_srq_ex
         .ok_or(Errno(libc::EOPNOTSUPP))?;
     // SAFETY: an open device, and attributes of live objects.

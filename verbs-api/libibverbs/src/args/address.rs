@@ -82,9 +82,10 @@ impl<'a> Address<'a> {
         Ok(match c_int::from(family) {
             // SAFETY: the family says that it is this type.
             libc::AF_INET => Sockaddr::V4(unsafe { place.cast::<sockaddr_in>().read_unaligned() }),
-            // SAFETY: as above.
             libc::AF_INET6 => {
-                Sockaddr::V6(unsafe { place.cast::<sockaddr_in6>().read_unaligned() })
+                // SAFETY: as above.
+                let v6 = unsafe { place.cast::<sockaddr_in6>().read_unaligned() };
+                Sockaddr::V6(v6)
             }
             // SAFETY: as above.
             AF_IB => Sockaddr::Ib(unsafe { place.cast::<sockaddr_ib>().read_unaligned() }),

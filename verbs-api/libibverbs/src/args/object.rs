@@ -161,7 +161,7 @@ impl<C> New<C> {
     ///
     /// # Safety
     /// `place` must be an object of this type, to which nobody else has a pointer.
-    pub(crate) const unsafe fn new(place: *mut C) -> Self {
+    pub(crate) const unsafe fn of(place: *mut C) -> Self {
         Self { place }
     }
 

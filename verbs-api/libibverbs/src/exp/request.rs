@@ -133,7 +133,7 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
     /// `tail` must name what the request names.
     unsafe fn with_tail(self, tail: Option<ibv_send_wr_tail>) -> View<'a, ibv_send_wr> {
         let request = self.get();
-        let bind_mw = tail.unwrap_or_else(|| ibv_send_wr_tail {
+        let bind_mw = tail.unwrap_or(ibv_send_wr_tail {
             // SAFETY: all members of the union are integers and pointers, for which any bytes are a
             // value.
             tso: unsafe { request.bind_mw.tso },
