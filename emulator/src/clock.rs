@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocade_transport::Time;
 
+use crate::sync::turn;
 use crate::sys;
 
 /// Clock value at the origin: one second, which is less than every real timestamp.
@@ -31,6 +32,10 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Self {
+        #[cfg(all(test, not(loom)))]
+        if let Some(time) = turn::time() {
+            return Self::simulated(time);
+        }
         let (origin_ns, unix_ns) = simultaneous();
         Self {
             origin_ns,
@@ -54,7 +59,8 @@ impl Clock {
     #[inline]
     pub(crate) fn now(&self) -> Time {
         if let Some(time) = &self.simulated {
-            return Time::from_ns(time.load(Ordering::Relaxed));
+            let tick = turn::tick_ns();
+            return Time::from_ns(time.fetch_add(tick, Ordering::Relaxed) + tick);
         }
         let since = sys::monotonic_ns().saturating_sub(self.origin_ns);
         Time::from_ns(since + ORIGIN_NS)

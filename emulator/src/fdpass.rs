@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::socklen_t;
 
+use crate::sync::turn;
+
 /// Most file descriptors of a message.
 pub(crate) const MAX_FDS: usize = 64;
 
@@ -60,6 +62,9 @@ pub(super) fn send(
 ) -> io::Result<()> {
     if fds.len() > MAX_FDS {
         return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if turn::is_dead() {
+        return Err(io::ErrorKind::BrokenPipe.into());
     }
     let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut control = CmsgBuf([0; CONTROL_LEN]);

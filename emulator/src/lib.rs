@@ -33,6 +33,8 @@ mod fdpass;
 pub mod fuzzing;
 mod gsi;
 mod hca;
+#[cfg(all(test, not(loom)))]
+mod hostsim;
 mod inherited;
 mod journal;
 pub mod limits;

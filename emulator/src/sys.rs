@@ -16,6 +16,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::failure::named;
+use crate::sync::turn;
 
 mod epoll;
 
@@ -76,7 +77,7 @@ fn wait_error() -> io::Error {
 /// Waits until one of the fds has an event or the timeout expires (`None`: never). Returns the
 /// number of fds with events, 0 also after a signal.
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
-    let timeout_ms = match timeout {
+    let timeout_ms = match turn::wait_for(fds, timeout) {
         None => -1,
         // Rounded up, so that a wait for a deadline does not end just before it.
         Some(timeout) => c_int::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX),
@@ -343,6 +344,9 @@ impl Drop for IgnoredInterrupts {
 
 /// Makes an eventfd readable. If it is readable already, edge-triggered waiters get a new edge.
 pub(crate) fn eventfd_set(fd: BorrowedFd<'_>) {
+    if turn::is_dead() {
+        return;
+    }
     let one = 1u64.to_ne_bytes();
     // SAFETY: `one` is readable for 8 bytes. The call fails only if the counter would overflow, and
     // the descriptor is readable then.
@@ -490,6 +494,10 @@ impl EventSemaphore {
     /// # Errors
     /// `Interrupted` by a signal whose handler does not restart system calls.
     pub(crate) fn wait(&self) -> io::Result<()> {
+        if turn::until(None, || self.close()).is_some() {
+            self.open();
+            return Ok(());
+        }
         // No value may need a drop here when the thread is cancelled. SAFETY: an initialised
         // semaphore.
         if unsafe { sem_wait(self.0.0.get()) } < 0 {
@@ -548,7 +556,7 @@ impl PollSet {
     /// Errors of ppoll(2). No descriptor counts as readable then.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let polls = &mut self.0;
-        let timeout = timeout.map(|t| libc::timespec {
+        let timeout = turn::wait_for(polls, timeout).map(|t| libc::timespec {
             tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: libc::c_long::from(t.subsec_nanos()),
         });
@@ -577,7 +585,7 @@ impl PollSet {
     /// Errors of ppoll(2), `Interrupted` by any signal. No descriptor counts as readable then.
     pub(crate) fn wait_uncancelled(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let polls = &mut self.0;
-        let mut timeout = timeout.map(|t| libc::timespec {
+        let mut timeout = turn::wait_for(polls, timeout).map(|t| libc::timespec {
             tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: libc::c_long::from(t.subsec_nanos()),
         });
@@ -620,6 +628,9 @@ impl PollSet {
                 mask: *const libc::sigset_t,
             ) -> c_int;
         }
+        if let Some(none) = turn::wait_for(&self.0, None) {
+            return self.wait(Some(none));
+        }
         let (fds, count) = (self.0.as_mut_ptr(), self.0.len() as libc::nfds_t);
         // SAFETY: the set has the given number of entries. There is no timeout and no signal mask.
         if unsafe { ppoll(fds, count, std::ptr::null(), std::ptr::null()) } < 0 {
@@ -637,6 +648,25 @@ impl PollSet {
     pub(crate) fn any_ready_from(&self, index: usize) -> bool {
         self.0.iter().skip(index).any(|poll| poll.revents != 0)
     }
+}
+
+/// Replaces shared memory of a simulated process by memory of its own, so that others see nothing
+/// of it any more. A later unmapping removes that.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn detach_memory(start: usize, len: usize) {
+    // SAFETY: the range is mapped, and holds atomics and bytes for which zero is valid. Its owner
+    // does not run.
+    let mapped = unsafe {
+        libc::mmap(
+            std::ptr::with_exposed_provenance_mut(start),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(mapped, libc::MAP_FAILED, "detached");
 }
 
 /// Runs `f` with pthread_cancel(3) disabled. `f` must not panic.

@@ -50,7 +50,7 @@ mod faults;
 mod group;
 mod gsi;
 #[cfg(all(test, not(loom)))]
-mod hostsim;
+pub(crate) mod hostsim;
 mod identity;
 mod link;
 mod machine;

@@ -10,10 +10,9 @@
 use std::mem::ManuallyDrop;
 use std::process;
 use std::sync::{Arc, Once, Weak};
-use std::thread;
 use std::time::Duration;
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, turn};
 use rocade_transport::{AckPlacement, TransmitTrigger};
 use rocade_wire::{Msn, Psn};
 
@@ -99,7 +98,7 @@ impl Nic {
                     return;
                 }
             }
-            thread::sleep(Duration::from_nanos(CLOSE_PAUSE_NS));
+            turn::sleep(Duration::from_nanos(CLOSE_PAUSE_NS));
         }
     }
 

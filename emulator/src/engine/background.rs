@@ -4,7 +4,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Once, Weak};
-use std::thread;
 use std::time::Duration;
 
 use rocade_transport::{DELAYED_ACK_NS, Time};
@@ -21,6 +20,7 @@ use crate::link::peer_link::PeerLink as _;
 use crate::notice::{self, Notice};
 use crate::raw::PacketSocket;
 use crate::state::{Caller, LocalEndpoint, QpInner, ServiceReason, waking_later};
+use crate::sync::turn;
 use crate::sys;
 use crate::tuning::{
     DISPLACED_NS, FALLBACK_POLL_NS, SHARED_ROUNDS, SOCKET_POLL_INTERVAL, SOCKET_ROUNDS,
@@ -30,6 +30,11 @@ use crate::tuning::{
 /// Starts the thread. It ends after the engine was dropped.
 pub(super) fn start(engine: &Arc<Nic>) -> io::Result<()> {
     let weak = Arc::downgrade(engine);
+    #[cfg(all(test, not(loom)))]
+    if let Some(schedule) = turn::own() {
+        schedule.spawn("background", Box::new(move || run(&weak)));
+        return Ok(());
+    }
     spawn_thread("rocade", move || run(&weak)).map(drop)
 }
 
@@ -120,7 +125,7 @@ impl WaitSet {
             // the system forbids the call. Check everything at intervals.
             warn_of_refusal(&error);
             let blind = Duration::from_nanos(FALLBACK_POLL_NS);
-            thread::sleep(self.timeout.map_or(blind, |timeout| timeout.min(blind)));
+            turn::sleep(self.timeout.map_or(blind, |timeout| timeout.min(blind)));
             return Woken {
                 by_broker: control.is_some(),
                 by_packets: true,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crate::link::Link as _;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, turn};
 use rocade_transport::Time;
 
 use super::idle_policy::{IdlePolicy, IdleStep};
@@ -115,7 +115,7 @@ impl Nic {
     /// Yields the processor, which another thread may need to send the awaited packet.
     fn yield_processor(&self) {
         let begin = self.host.now();
-        std::thread::yield_now();
+        turn::yield_now();
         let end = self.host.now();
         let took_ns = end.ns_since(begin);
         self.scheduler

@@ -84,6 +84,8 @@ pub(crate) use parts::{
     Attachment, Faults, Host, KnownPeers, Links, Observers, Presence, Scheduler, Tables,
 };
 use pending::ServiceContext;
+#[cfg(all(test, not(loom)))]
+pub(crate) use pending::common;
 use resources::ResourceSocket;
 pub(crate) use thread_polls::note_completions;
 

@@ -21,6 +21,7 @@ use super::cx::Cx;
 use super::{Nic, Scheduler};
 use crate::memory::MemGuard;
 use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
+use crate::sync::turn;
 use crate::tuning::{MAX_CHAIN, MAX_DELAYED_ACK_QPS, POST_FLUSH_NS};
 
 /// The context in which the ready lists are served.
@@ -108,7 +109,7 @@ impl Nic {
         };
         while self.tables.qps.read().iter().any(waits) && self.host.now() < until {
             self.serve(ServiceContext::Poll);
-            std::thread::yield_now();
+            turn::yield_now();
         }
     }
 
@@ -261,7 +262,7 @@ impl Nic {
 
 #[cfg(all(test, not(loom)))]
 #[path = "../../tests/common/mod.rs"]
-pub(super) mod common;
+pub(crate) mod common;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

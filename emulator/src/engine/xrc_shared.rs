@@ -1,11 +1,10 @@
 //! Implements the services that shared XRC targets need from the engine.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use crate::link::Link as _;
-use crate::sync::{RwLock, rank};
+use crate::sync::{RwLock, rank, turn};
 use rocade_transport::{AddressVector, Time, TransmitTrigger};
 use rocade_wire::{Gid, Qpn};
 
@@ -27,7 +26,7 @@ impl Host for Nic {
     }
 
     fn pause(&self, wait: Duration) {
-        thread::sleep(wait);
+        turn::sleep(wait);
     }
 
     fn regions(&self) -> &MrTable {

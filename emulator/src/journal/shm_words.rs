@@ -77,7 +77,11 @@ impl SharedWords {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let start = NonNull::new(start.cast::<AtomicU64>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        #[cfg(all(test, not(loom)))]
+        if let Some(schedule) = crate::sync::turn::own() {
+            schedule.note_mapping(start.as_ptr().expose_provenance(), len);
+        }
         Ok(Self { start, len, file })
     }
 
@@ -97,6 +101,10 @@ impl SharedWords {
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
+        #[cfg(all(test, not(loom)))]
+        if let Some(schedule) = crate::sync::turn::own() {
+            schedule.forget_mapping(self.start.as_ptr().addr());
+        }
         // SAFETY: the mapping was created in `map`, and no borrow of it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }

@@ -12,6 +12,8 @@ use std::ptr;
 
 use libc::{c_int, c_void, socklen_t};
 
+use crate::sync::turn;
+
 /// Space for the control messages of one datagram: at most four small ones.
 const CONTROL_LEN: usize = 128;
 
@@ -172,6 +174,9 @@ pub(crate) fn send(
     data: &[u8],
     options: SendOptions,
 ) -> io::Result<usize> {
+    if turn::is_dead() {
+        return Ok(data.len());
+    }
     let (name, name_len) = sockaddr(to);
     let mut control = CmsgBuf([0; CONTROL_LEN]);
     // SAFETY: msghdr is plain old data for which zero is a valid value.

@@ -145,12 +145,27 @@ mod checked {
         }
     }
 
+    /// Returns the number of locks that the calling thread holds.
+    #[cfg(test)]
+    pub(crate) fn held_locks() -> usize {
+        LIST.with_borrow(|list| list.len)
+    }
+
     impl Drop for Held {
         fn drop(&mut self) {
             LIST.with_borrow_mut(|list| list.remove(self.id));
         }
     }
 }
+
+/// Returns the number of locks that the calling thread holds, which release builds do not know.
+#[cfg(all(test, not(debug_assertions)))]
+pub(crate) fn held_locks() -> usize {
+    0
+}
+
+#[cfg(all(test, debug_assertions, not(loom)))]
+pub(crate) use checked::held_locks;
 
 #[cfg(all(test, debug_assertions, not(loom)))]
 mod tests {

@@ -12,6 +12,7 @@
 mod held;
 pub(crate) mod modelled;
 pub(crate) mod rank;
+pub(crate) mod turn;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,6 +20,8 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use held::Held;
+#[cfg(all(test, not(loom)))]
+pub(crate) use held::held_locks;
 pub(crate) use rank::{Rank, Ranked};
 
 /// A mutual exclusion lock of rank `R`.
@@ -38,7 +41,9 @@ impl<T, R: Ranked> Mutex<T, R> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        turn::point();
         let held = Held::wait(R::RANK, held::Use::Alone);
+        turn::until_free(|| self.inner.is_locked());
         MutexGuard {
             inner: self.inner.lock(),
             held,
@@ -49,6 +54,7 @@ impl<T, R: Ranked> Mutex<T, R> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        turn::point();
         let inner = self.inner.try_lock()?;
         let held = Held::take(R::RANK, held::Use::Alone);
         Some(MutexGuard { inner, held })
@@ -59,6 +65,7 @@ impl<T, R: Ranked> Mutex<T, R> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn try_lock_for(&self, patience: Duration) -> Option<MutexGuard<'_, T>> {
+        turn::until(Some(patience), || !self.inner.is_locked());
         let inner = self.inner.try_lock_for(patience)?;
         let held = Held::take(R::RANK, held::Use::Alone);
         Some(MutexGuard { inner, held })
@@ -141,7 +148,9 @@ impl<T, R: Ranked> RwLock<T, R> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        turn::point();
         let held = Held::wait(R::RANK, held::Use::Shared);
+        turn::until_free(|| self.inner.is_locked_exclusive());
         RwLockReadGuard {
             inner: self.inner.read(),
             _held: held,
@@ -152,7 +161,9 @@ impl<T, R: Ranked> RwLock<T, R> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
+        turn::point();
         let held = Held::wait(R::RANK, held::Use::SharedAgain);
+        turn::until_free(|| self.inner.is_locked_exclusive());
         RwLockReadGuard {
             inner: self.inner.read_recursive(),
             _held: held,
@@ -172,6 +183,7 @@ impl<T, R: Ranked> RwLock<T, R> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn try_read_for(&self, patience: Duration) -> Option<RwLockReadGuard<'_, T>> {
+        turn::until(Some(patience), || !self.inner.is_locked_exclusive());
         let inner = self.inner.try_read_for(patience)?;
         let _held = Held::take(R::RANK, held::Use::Shared);
         Some(RwLockReadGuard { inner, _held })
@@ -180,7 +192,9 @@ impl<T, R: Ranked> RwLock<T, R> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        turn::point();
         let held = Held::wait(R::RANK, held::Use::Alone);
+        turn::until_free(|| self.inner.is_locked());
         RwLockWriteGuard {
             inner: self.inner.write(),
             _held: held,

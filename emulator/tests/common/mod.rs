@@ -55,18 +55,26 @@ impl Side {
     }
 
     pub fn on_device(engine: Engine, device: &str, memory_len: usize) -> Self {
-        let context = engine.open_device(device).unwrap();
-        let pd = context.alloc_pd().unwrap();
-        let channel = context.create_comp_channel().unwrap();
-        let cq = context.create_cq(1024, Some(&channel), 0, 7).unwrap();
         let memory: &'static [std::sync::atomic::AtomicU8] = Vec::leak(
             (0..memory_len)
                 .map(|_| std::sync::atomic::AtomicU8::new(0))
                 .collect::<Vec<_>>(),
         );
+        Self::on_memory(engine, device, memory)
+    }
+
+    pub fn on_memory(
+        engine: Engine,
+        device: &str,
+        memory: &'static [std::sync::atomic::AtomicU8],
+    ) -> Self {
+        let context = engine.open_device(device).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let channel = context.create_comp_channel().unwrap();
+        let cq = context.create_cq(1024, Some(&channel), 0, 7).unwrap();
         let addr = memory.as_ptr() as u64;
         // SAFETY: leaked memory, accessed through atomics only.
-        let mr = unsafe { pd.reg_mr(addr, memory_len, addr, ALL_ACCESS) }.unwrap();
+        let mr = unsafe { pd.reg_mr(addr, memory.len(), addr, ALL_ACCESS) }.unwrap();
         let cap = QpCap {
             max_send_wr: 128,
             max_recv_wr: 128,

@@ -8,7 +8,7 @@ use std::{
 
 /// The modules of `emulator/src`, lowest first. A module may name those before it, and those of its
 /// own line.
-const LAYERS: [&[&str]; 27] = [
+const LAYERS: [&[&str]; 28] = [
     &["tuning"],
     &["failure"],
     &["sync"],
@@ -38,6 +38,7 @@ const LAYERS: [&[&str]; 27] = [
     // The manager sends through the engine that drives it.
     &["engine", "cm"],
     &["objects"],
+    &["hostsim"],
 ];
 
 /// The modules of the transport that use each other, because a work request may change a key or

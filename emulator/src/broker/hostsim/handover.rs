@@ -6,7 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Returns the two ends of a channel for one message at a time.
-pub(super) fn channel<T>() -> (Sender<T>, Receiver<T>) {
+pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
             message: None,
@@ -43,11 +43,11 @@ impl<T> Shared<T> {
 
 /// The only end that sends.
 #[derive(Debug)]
-pub(super) struct Sender<T>(Arc<Shared<T>>);
+pub(crate) struct Sender<T>(Arc<Shared<T>>);
 
 impl<T> Sender<T> {
     /// Sends a message. Returns false if the receiver is gone.
-    pub(super) fn send(&self, message: T) -> bool {
+    pub(crate) fn send(&self, message: T) -> bool {
         let mut state = self.0.lock();
         if state.has_ended {
             return false;
@@ -68,11 +68,11 @@ impl<T> Drop for Sender<T> {
 
 /// The only end that receives.
 #[derive(Debug)]
-pub(super) struct Receiver<T>(Arc<Shared<T>>);
+pub(crate) struct Receiver<T>(Arc<Shared<T>>);
 
 impl<T> Receiver<T> {
     /// Waits for a message. Returns `None` if there is none and the sender is gone.
-    pub(super) fn receive(&self) -> Option<T> {
+    pub(crate) fn receive(&self) -> Option<T> {
         let mut state = self.0.lock();
         loop {
             if let Some(message) = state.message.take() {

@@ -86,6 +86,13 @@ impl SimulatedProcess {
         }
     }
 
+    /// Starts a broker for its directory. Returns the own end of the liveness socket.
+    pub(super) fn start_broker(&self) -> io::Result<OwnedFd> {
+        let (own, theirs) = UnixStream::pair()?;
+        self.host.started.lock().push((theirs.into(), self.dir));
+        Ok(own.into())
+    }
+
     /// Makes it a process of another user.
     pub(super) fn of_another_user(self) -> Self {
         let uid = self.uid + 1;

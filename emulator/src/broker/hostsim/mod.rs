@@ -19,10 +19,11 @@ use std::time::Instant;
 use crate::inherited::stay_on_one_cpu;
 use crate::random::Random;
 
+pub(crate) mod brokers;
 mod checks;
 mod children;
 mod fidelity;
-mod handover;
+pub(crate) mod handover;
 mod identity;
 mod knowledge;
 mod life;

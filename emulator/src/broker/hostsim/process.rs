@@ -36,7 +36,7 @@ pub(super) const HOST: &str = "ROCADE_HOSTSIM_HOST";
 /// State that all processes of a host share.
 #[derive(Debug, Default)]
 pub(super) struct Host {
-    pub(super) now_ns: AtomicU64,
+    pub(super) now_ns: Arc<AtomicU64>,
     /// Brokers that clients have started: the ends of their liveness sockets, and the directory.
     pub(super) started: Mutex<Vec<(OwnedFd, u8)>>,
     pub(super) processes: Mutex<Processes>,
@@ -148,12 +148,7 @@ impl Machine for SimulatedMachine {
     }
 
     fn start_broker(&self, _: &[CString], _: &[CString], _: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        let (own, theirs) = std::os::unix::net::UnixStream::pair()?;
-        self.host
-            .started
-            .lock()
-            .push((theirs.into(), self.process.dir));
-        Ok(own.into())
+        self.process.start_broker()
     }
 }
 

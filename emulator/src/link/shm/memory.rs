@@ -115,7 +115,11 @@ impl Area {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        #[cfg(all(test, not(loom)))]
+        if let Some(schedule) = crate::sync::turn::own() {
+            schedule.note_mapping(start.as_ptr().expose_provenance(), len);
+        }
         Ok(Self { start, len })
     }
 
@@ -148,6 +152,10 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
+        #[cfg(all(test, not(loom)))]
+        if let Some(schedule) = crate::sync::turn::own() {
+            schedule.forget_mapping(self.start.as_ptr().addr());
+        }
         // SAFETY: this object owns the range, and no borrow of it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }

@@ -14,7 +14,7 @@ use super::{Broker, IDLE, MOMENT, Member, REST, ROUNDS, World, is_readable};
 
 impl World {
     /// Lets the brokers begin that processes have started.
-    pub(super) fn start_brokers(&mut self) {
+    pub(in crate::broker::hostsim) fn start_brokers(&mut self) {
         let started = std::mem::take(&mut *self.host.started.lock());
         for (liveness_socket, dir) in started {
             let process = Arc::new(SimulatedProcess::new(&self.host, dir));
@@ -101,7 +101,7 @@ impl World {
         true
     }
 
-    fn has_ready(&self) -> bool {
+    pub(in crate::broker::hostsim) fn has_ready(&self) -> bool {
         let broker = |broker: &Broker| {
             let has_input = |server: &Server| {
                 server

@@ -1,0 +1,150 @@
+//! The brokers of a host whose processes have engines (`crate::hostsim`).
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use rocade_transport::Time;
+
+use super::super::identity::Identity;
+use super::super::machine::Machine;
+use super::super::{BrokerConfig, BrokerError};
+use super::identity::SimulatedProcess;
+use super::process::address_of;
+use super::step::Step;
+use super::world::World;
+use crate::link::LocalAddr;
+use crate::sync::turn;
+use crate::sys;
+
+/// The directory of all processes.
+const DIR: u8 = 0;
+
+thread_local! {
+    /// The machine of the process that the thread belongs to.
+    static MACHINE: RefCell<Option<Arc<dyn Machine>>> = const { RefCell::new(None) };
+}
+
+/// Returns the machine of the calling thread, if it is one of a simulated process.
+pub(in crate::broker) fn machine() -> Option<Arc<dyn Machine>> {
+    MACHINE.with_borrow(Clone::clone)
+}
+
+/// The brokers of a host.
+pub(crate) struct Brokers(World);
+
+impl Brokers {
+    pub(crate) fn new() -> Self {
+        Self(World::new())
+    }
+
+    /// Returns the time of the host.
+    pub(crate) fn time(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.0.host.now_ns)
+    }
+
+    pub(crate) fn config(&self) -> BrokerConfig {
+        BrokerConfig {
+            // A host without packets comes to rest in less time than this.
+            idle_timeout: Duration::from_secs(3600),
+            ..self.0.config(DIR)
+        }
+    }
+
+    /// Makes the identity of a new process.
+    pub(crate) fn new_process(&self) -> HostProcess {
+        HostProcess(SimulatedProcess::new(&self.0.host, DIR))
+    }
+
+    /// Gives each broker a turn that has something to do. Returns false if none has.
+    ///
+    /// # Errors
+    /// A text that names the broken condition.
+    pub(crate) fn work(&mut self) -> Result<bool, String> {
+        self.0.work()
+    }
+
+    /// Returns true if a broker has something to do.
+    pub(crate) fn has_ready(&mut self) -> bool {
+        self.0.start_brokers();
+        self.0.has_ready()
+    }
+
+    /// Returns the time of the next turn of a broker.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.0.next_deadline()
+    }
+
+    /// Kills the brokers. Processes start others.
+    ///
+    /// # Errors
+    /// Those of a step.
+    pub(crate) fn kill(&mut self) -> Result<(), String> {
+        while !self.0.brokers.is_empty() {
+            self.0.take(Step::KillBroker { broker: 0 })?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a process has ended.
+    pub(crate) fn end(&self, process: &HostProcess) {
+        self.0.host.processes.lock().end(process.0.number);
+    }
+}
+
+/// Returns an address of the host that no other test uses.
+pub(crate) fn address(number: u8) -> LocalAddr {
+    address_of(number)
+}
+
+/// A process of the host, for its brokers.
+#[derive(Clone, Debug)]
+pub(crate) struct HostProcess(SimulatedProcess);
+
+impl HostProcess {
+    /// Makes the calling thread one of this process.
+    pub(crate) fn enter(&self, host: &Arc<AtomicU64>) {
+        let machine = HostMachine {
+            time: Arc::clone(host),
+            process: self.0.clone(),
+        };
+        MACHINE.set(Some(Arc::new(machine)));
+    }
+}
+
+/// The machine of a process with an engine: its waits are those of its threads.
+#[derive(Debug)]
+struct HostMachine {
+    time: Arc<AtomicU64>,
+    process: SimulatedProcess,
+}
+
+impl Machine for HostMachine {
+    fn now(&self) -> Time {
+        Time::from_ns(self.time.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    fn sleep(&self, time: Duration) -> Result<(), BrokerError> {
+        turn::sleep(time);
+        Ok(())
+    }
+
+    fn until_readable(&self, fd: BorrowedFd<'_>, time: Duration) -> Result<(), BrokerError> {
+        let mut waiting = [sys::poll_readable(fd)];
+        sys::poll(&mut waiting, Some(time))
+            .map(drop)
+            .map_err(BrokerError::failure("failed to wait for the broker (poll)"))
+    }
+
+    fn process(&self) -> &dyn Identity {
+        &self.process
+    }
+
+    fn start_broker(&self, _: &[CString], _: &[CString], _: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        self.process.start_broker()
+    }
+}

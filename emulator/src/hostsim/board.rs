@@ -1,0 +1,148 @@
+//! The notes of all processes of a host, from which a run is judged. The code under test does not
+//! know them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+
+use super::Marks;
+use super::plan::Plan;
+use super::schedule::lock;
+use crate::{Gid, Rkey, WcStatus};
+
+/// What an end tells the other one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endpoint {
+    pub(super) qpn: u32,
+    pub(super) gid: Gid,
+    /// Start and key of its memory.
+    pub(super) addr: u64,
+    pub(super) rkey: Rkey,
+}
+
+/// The messages of one direction of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flow {
+    /// Number of messages that the sender has posted.
+    pub(super) posted: u32,
+    /// Number of messages whose acknowledgement the sender has seen.
+    pub(super) acknowledged: u32,
+    /// Number of messages whose completion the receiver has seen.
+    pub(super) received: u32,
+    /// The failure that the sender has seen.
+    pub(super) failed: Option<WcStatus>,
+}
+
+/// The state of one end of a connection: number of the connection, and of the end.
+pub(super) type End = (usize, usize);
+
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    pub(super) endpoints: BTreeMap<End, Endpoint>,
+    /// The messages that each end sends.
+    pub(super) flows: BTreeMap<End, Flow>,
+    /// Ends whose queue pair is connected.
+    pub(super) connected: BTreeSet<End>,
+    /// Ends that have done all they were to do.
+    pub(super) done: BTreeSet<End>,
+    /// Ends that wait for an event, and have nothing under way.
+    pub(super) waiting: BTreeSet<End>,
+    pub(super) dead: BTreeSet<usize>,
+    pub(super) complaints: Vec<String>,
+    pub(super) marks: Marks,
+}
+
+/// The notes of a host.
+#[derive(Debug)]
+pub(super) struct Board {
+    pub(super) plan: Plan,
+    notes: Mutex<Notes>,
+}
+
+impl Board {
+    pub(super) fn new(plan: Plan) -> Self {
+        Self {
+            plan,
+            notes: Mutex::default(),
+        }
+    }
+
+    pub(super) fn notes(&self) -> MutexGuard<'_, Notes> {
+        lock(&self.notes)
+    }
+
+    pub(super) fn complain(&self, text: String) {
+        self.notes().complaints.push(text);
+    }
+
+    pub(super) fn mark(&self, mark: &'static str) {
+        *self.notes().marks.entry(mark).or_default() += 1;
+    }
+
+    /// Returns the process of an end.
+    pub(super) fn process_of(&self, (connection, end): End) -> usize {
+        self.plan.connections[connection].processes[end]
+    }
+
+    /// Returns true if the process of an end was killed.
+    pub(super) fn is_dead(&self, end: End) -> bool {
+        let process = self.process_of(end);
+        self.notes().dead.contains(&process)
+    }
+
+    /// Returns all ends.
+    pub(super) fn ends(&self) -> impl Iterator<Item = End> + '_ {
+        (0..self.plan.connections.len()).flat_map(|connection| [(connection, 0), (connection, 1)])
+    }
+
+    /// Returns the ends that are not done although nothing keeps them from it, but those of
+    /// `excused` connections.
+    pub(super) fn unsettled(&self, excused: &[usize]) -> Vec<End> {
+        let is_settled = |end: End| {
+            let other = other(end);
+            let notes = self.notes();
+            let is_dead = |end| notes.dead.contains(&self.process_of(end));
+            notes.done.contains(&end)
+                || is_dead(end)
+                // A peer that was killed sends nothing more, which nobody tells.
+                || is_dead(other) && notes.waiting.contains(&end)
+                || excused.contains(&end.0)
+        };
+        self.ends().filter(|end| !is_settled(*end)).collect()
+    }
+
+    /// Checks the notes of all flows at the end of a run.
+    pub(super) fn check_flows(&self) -> Result<(), String> {
+        for end in self.ends() {
+            let notes = self.notes();
+            let flow = notes.flows.get(&end).copied().unwrap_or_default();
+            let is_alive = |end| !notes.dead.contains(&self.process_of(end));
+            // A failure was judged when it was seen.
+            let has_failed = |end| {
+                let flow: Option<&Flow> = notes.flows.get(&end);
+                flow.is_some_and(|flow| flow.failed.is_some())
+            };
+            if has_failed(end) || has_failed(other(end)) {
+                continue;
+            }
+            // One that sees an acknowledgement relies on it.
+            if flow.acknowledged > flow.received && is_alive(other(end)) {
+                return Err(format!(
+                    "end {end:?} saw {} acknowledgements, and its peer, which lives, has {} messages",
+                    flow.acknowledged, flow.received
+                ));
+            }
+            if flow.received > flow.acknowledged && is_alive(end) && notes.done.contains(&end) {
+                return Err(format!(
+                    "end {end:?} has {} acknowledgements of {} messages that were received",
+                    flow.acknowledged, flow.received
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the other end of a connection.
+pub(super) const fn other((connection, end): End) -> End {
+    (connection, 1 - end)
+}

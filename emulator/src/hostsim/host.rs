@@ -1,0 +1,288 @@
+//! A host: its brokers, its processes with engines, and the events of a plan.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Marks;
+use super::board::{Board, End};
+use super::plan::{Act, PROCESSES, Plan};
+use super::program;
+use super::schedule::{Process, Schedule, State};
+use crate::broker::hostsim::brokers::Brokers;
+
+/// Virtual time after which a host has to be at rest, in ns. Longer than all retries.
+const LIMIT_NS: u64 = 60_000_000_000;
+/// Virtual time in which all that was sent has come, in ns.
+const REST_NS: u64 = 100_000_000;
+/// Virtual time for which a thread gets no processor at most, in ns.
+const FROZEN_NS: u64 = 3_000_000_000;
+/// Most turns of a run.
+const MOST_TURNS: u64 = 400_000;
+/// Most of the time that passes while all threads only look for work, in ns.
+const IDLE_NS: u64 = 20_000;
+/// Most doublings of that time.
+const IDLE_DOUBLINGS: u32 = 6;
+/// Most of the time that a turn takes, in ns.
+const TURN_NS: u64 = 500;
+
+/// A thread that gets no processor.
+#[derive(Clone, Copy, Debug)]
+struct Frozen {
+    thread: usize,
+    end: End,
+    until: u64,
+}
+
+/// A host that runs a plan.
+pub(super) struct Host {
+    brokers: Brokers,
+    schedule: Schedule,
+    processes: BTreeMap<usize, Arc<Process>>,
+    board: Arc<Board>,
+    begin: u64,
+    frozen: Option<Frozen>,
+    last: Option<usize>,
+    /// Time until which something was left to do.
+    settled_at: u64,
+    /// Number of turns in a row in which threads only looked for work.
+    idle_turns: u32,
+}
+
+impl Host {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let brokers = Brokers::new();
+        let schedule = Schedule::new(brokers.time(), plan.seed);
+        let begin = schedule.shared.now_ns();
+        let mut host = Self {
+            brokers,
+            schedule,
+            processes: BTreeMap::new(),
+            board: Arc::new(Board::new(plan.clone())),
+            begin,
+            frozen: None,
+            last: None,
+            settled_at: begin,
+            idle_turns: 0,
+        };
+        for number in 0..PROCESSES {
+            host.start(number);
+        }
+        host
+    }
+
+    fn start(&mut self, number: usize) {
+        let process = Arc::new(Process {
+            number,
+            identity: self.brokers.new_process(),
+            is_dead: AtomicBool::new(false),
+            mappings: Mutex::default(),
+        });
+        let (board, config) = (Arc::clone(&self.board), self.brokers.config());
+        let run = move || program::run(&board, number, config);
+        self.schedule.shared.spawn(&process, "main", Box::new(run));
+        self.processes.insert(number, process);
+    }
+
+    /// Runs the plan. Returns a hash of all decisions, and what has happened how often.
+    ///
+    /// # Errors
+    /// A text that names the broken condition.
+    pub(super) fn run(mut self) -> Result<(u64, Marks), String> {
+        let result = self.run_acts();
+        let left: Vec<_> = self.processes.keys().copied().collect();
+        for process in left {
+            let ended = self.kill(process);
+            if result.is_ok() {
+                ended?;
+            }
+        }
+        let marks = self.board.notes().marks.clone();
+        result.map(|()| (self.schedule.trace, marks))
+    }
+
+    fn run_acts(&mut self) -> Result<(), String> {
+        let mut acts = self.board.plan.acts.clone().into_iter().peekable();
+        self.schedule.take_spawned();
+        loop {
+            while let Some((_, act)) = acts.next_if(|(at, _)| *at <= self.schedule.turns) {
+                self.act(act)?;
+            }
+            self.thaw()?;
+            let complaint = self.board.notes().complaints.first().cloned();
+            if let Some(complaint) = complaint {
+                return Err(complaint);
+            }
+            let now = self.schedule.shared.now_ns();
+            if !self.board.unsettled(&[]).is_empty() {
+                self.settled_at = now;
+            } else if now - self.settled_at > REST_NS {
+                return self.board.check_flows();
+            }
+            if now - self.begin > LIMIT_NS || self.schedule.turns > MOST_TURNS {
+                return Err(self.explain_unrest());
+            }
+            self.turn(now)?;
+        }
+    }
+
+    /// Names the ends that are not done, and what their threads wait for.
+    fn explain_unrest(&self) -> String {
+        let mut text = format!("ends do not come to rest: {:?}", self.board.unsettled(&[]));
+        for thread in &self.schedule.threads {
+            let state = match &thread.state {
+                State::Ready { fds, until } => format!("waits for {} until {until}", fds.len()),
+                state => format!("{state:?}"),
+            };
+            text += &format!("\n  {}: {state}", thread.name);
+        }
+        text + &format!("\n  {:?}", self.board.notes().flows)
+    }
+
+    fn act(&mut self, act: Act) -> Result<(), String> {
+        match act {
+            Act::Kill(process) => {
+                if self.processes.contains_key(&process) {
+                    self.board.mark("a process is killed");
+                    self.board.notes().dead.insert(process);
+                    self.kill(process)?;
+                }
+            }
+            Act::KillBroker => {
+                self.board.mark("a broker is killed");
+                self.brokers.kill()?;
+            }
+            Act::Freeze(number) => self.freeze(number),
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self, number: usize) -> Result<(), String> {
+        let Some(process) = self.processes.remove(&number) else {
+            return Ok(());
+        };
+        if let Some(frozen) = self
+            .frozen
+            .take_if(|frozen| self.schedule.threads[frozen.thread].process == number)
+        {
+            self.schedule.threads[frozen.thread].is_frozen = false;
+        }
+        let result = self.schedule.kill(&process);
+        self.brokers.end(&process.identity);
+        result
+    }
+
+    /// Takes the processor from a thread that holds no lock.
+    fn freeze(&mut self, number: usize) {
+        if self.frozen.is_some() {
+            return;
+        }
+        let end = (number / 2, number % 2);
+        if end.0 >= self.board.plan.connections.len() {
+            return;
+        }
+        let process = self.board.process_of(end);
+        let main = self
+            .board
+            .ends()
+            .find(|end| self.board.process_of(*end) == process);
+        let name = if main == Some(end) {
+            format!("{process}.main")
+        } else {
+            format!("{process}.{}", program::name_of(end))
+        };
+        let found = self
+            .schedule
+            .threads
+            .iter()
+            .position(|thread| thread.name == name);
+        if let Some(thread) = found.filter(|thread| self.schedule.may_freeze(*thread)) {
+            self.board.mark("a thread gets no processor");
+            self.schedule.threads[thread].is_frozen = true;
+            let until = self.schedule.shared.now_ns() + FROZEN_NS;
+            self.frozen = Some(Frozen { thread, end, until });
+        }
+    }
+
+    /// Lets a frozen thread go on if all others are done, or when they had enough time for it.
+    fn thaw(&mut self) -> Result<(), String> {
+        let Some(frozen) = self.frozen else {
+            return Ok(());
+        };
+        let unsettled = self.board.unsettled(&[frozen.end.0]);
+        let is_over = self.schedule.shared.now_ns() >= frozen.until;
+        if !unsettled.is_empty() && !is_over {
+            return Ok(());
+        }
+        // The first thread of a process starts the others.
+        let process = self.board.process_of(frozen.end);
+        let has_begun = |end: &End| self.board.notes().endpoints.contains_key(end);
+        let is_kept = |end: &&End| {
+            let ends = [**end, super::board::other(**end)];
+            ends.iter().all(has_begun)
+                && ends
+                    .iter()
+                    .any(|end| self.board.process_of(*end) == process)
+        };
+        if let Some(end) = unsettled.iter().find(is_kept) {
+            return Err(format!(
+                "thread {} gets no processor, and keeps {end:?} from its messages\n{}",
+                self.schedule.threads[frozen.thread].name,
+                self.explain_unrest()
+            ));
+        }
+        self.schedule.threads[frozen.thread].is_frozen = false;
+        self.frozen = None;
+        Ok(())
+    }
+
+    /// Gives a thread or a broker a turn, or lets time pass.
+    fn turn(&mut self, now: u64) -> Result<(), String> {
+        let has_broker = self.brokers.has_ready();
+        let (ready, all_idle) = self.schedule.runnable();
+        let shared = Arc::clone(&self.schedule.shared);
+        let deadline = self.next_deadline();
+        let pass = |ns: u64| {
+            shared.time.fetch_add(ns, Ordering::Relaxed);
+        };
+        if has_broker && (ready.is_empty() || shared.below(4) == 0) {
+            self.schedule.turns += 1;
+            self.brokers.work()?;
+            pass(shared.below(TURN_NS));
+            return Ok(());
+        }
+        if ready.is_empty() {
+            let is_settled = self.board.unsettled(&[]).is_empty();
+            let Some(next) = deadline.or(is_settled.then_some(now + 2 * REST_NS)) else {
+                return Err(self.explain_unrest());
+            };
+            self.schedule.turns += 1;
+            pass(next.saturating_sub(now).max(1));
+            return Ok(());
+        }
+        self.idle_turns = if all_idle { self.idle_turns + 1 } else { 0 };
+        if all_idle {
+            let most = IDLE_NS << (self.idle_turns / 16).min(IDLE_DOUBLINGS);
+            let most = deadline.map_or(most, |next| next.saturating_sub(now).min(most));
+            pass(shared.below(most.max(1)));
+        }
+        let at = usize::try_from(shared.below(ready.len() as u64)).unwrap_or(0);
+        let last = self
+            .last
+            .filter(|last| ready.contains(last) && shared.below(2) == 0);
+        let next = last.unwrap_or(ready[at]);
+        self.last = Some(next);
+        pass(shared.below(TURN_NS));
+        self.schedule.run(next)
+    }
+
+    /// Returns the earliest time at which a thread or a broker runs by itself.
+    fn next_deadline(&self) -> Option<u64> {
+        let threads = self.schedule.threads.iter();
+        let awake = threads.filter(|thread| !thread.is_frozen);
+        let threads = awake.filter_map(|thread| thread.deadline());
+        let broker = self.brokers.next_deadline().map(|time| time.as_ns());
+        threads.chain(broker).min()
+    }
+}

@@ -1,0 +1,121 @@
+//! A host in one process: programs with engines, and their brokers, in virtual time from a seed.
+//!
+//! The threads of each process are real ones, of which one runs at a time. Each hands over where it
+//! would wait, and sometimes where it takes a lock (`sync::turn`). Sockets, descriptors and shared
+//! memory are the kernel's. A process is killed between any two turns: its shared memory is
+//! replaced by memory of its own, what it sends goes nowhere, and all it has is dropped.
+//!
+//! Programs note what they see (`board.rs`), from which a run is judged.
+//!
+//! `ROCADE_HOSTSIM_ENGINES=N,S` sets the number of seeds and the first one.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Instant;
+
+use crate::inherited::stay_on_one_cpu;
+
+mod board;
+mod exchange;
+mod host;
+mod own_thread;
+mod plan;
+mod program;
+mod schedule;
+
+use host::Host;
+use plan::Plan;
+
+/// Seeds of a plain test run. Emulated processors are slow.
+const SEEDS: u64 = if cfg!(target_arch = "x86_64") { 50 } else { 5 };
+/// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
+const ENV: &str = "ROCADE_HOSTSIM_ENGINES";
+
+/// Counts of what must happen sometimes.
+type Marks = BTreeMap<&'static str, u64>;
+
+/// Returns a simpler plan that still fails, with its failure.
+fn shrink(mut plan: Plan, mut error: String) -> (Plan, String) {
+    let mut left = 300;
+    'simpler: loop {
+        for simpler in plan.simpler() {
+            left -= 1;
+            if left == 0 {
+                break 'simpler;
+            }
+            if let Err(text) = Host::new(&simpler).run() {
+                (plan, error) = (simpler, text);
+                continue 'simpler;
+            }
+        }
+        break;
+    }
+    (plan, error)
+}
+
+/// Returns the number of seeds and the first seed, which an environment variable may set.
+fn seeds() -> (u64, u64) {
+    let text = std::env::var(ENV).unwrap_or_default();
+    let (count, first) = text.split_once(',').unwrap_or((&text, "1"));
+    let count = count.parse().unwrap_or(SEEDS);
+    (count, first.parse().expect("a number of a seed"))
+}
+
+/// Runs `f` in a thread that stays on one processor, as those that it starts do. One that hands
+/// over to another then does not wait for a second processor.
+fn on_one_cpu(f: impl FnOnce() + Send) {
+    let _no_starts = crate::sys::STARTS.read();
+    let run = || {
+        stay_on_one_cpu();
+        f();
+    };
+    let ended = thread::scope(|scope| scope.spawn(run).join());
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Runs all seeds.
+#[test]
+fn messages_outlive_processes() {
+    let (count, first) = seeds();
+    on_one_cpu(|| run_seeds(count, first));
+}
+
+fn run_seeds(count: u64, first: u64) {
+    let (begin, mut marks) = (Instant::now(), Marks::new());
+    for (done, seed) in (first..first + count).enumerate() {
+        let plan = Plan::draw(seed);
+        match Host::new(&plan).run() {
+            Ok((_, happened)) => {
+                for (mark, times) in happened {
+                    *marks.entry(mark).or_default() += times;
+                }
+            }
+            Err(error) => {
+                println!("seed {seed}: {error}\n{plan:#?}");
+                let (plan, error) = shrink(plan, error);
+                panic!(
+                    "seed {seed}: {error}\nwith this plan:\n{plan:#?}\n\
+                     {ENV}=1,{seed} cargo test -p rocade-emulator --lib hostsim::messages"
+                );
+            }
+        }
+        if (done + 1) % 100 == 0 {
+            let rate = (done + 1) as f64 / begin.elapsed().as_secs_f64();
+            println!("{} of {count} seeds, {rate:.0} a second", done + 1);
+        }
+    }
+    for (mark, times) in &marks {
+        println!("{times:8} x {mark}");
+    }
+}
+
+/// A seed takes the same decisions twice, in all detail.
+#[test]
+fn a_seed_repeats() {
+    on_one_cpu(|| {
+        for seed in 1..4 {
+            let run = || Host::new(&Plan::draw(seed)).run();
+            assert_eq!(run(), run(), "seed {seed}");
+        }
+    });
+}

@@ -1,0 +1,124 @@
+//! A thread of a simulated process, seen by itself.
+
+use std::cell::Cell;
+use std::panic;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::schedule::{Process, Report, Shared, lock};
+use crate::broker::hostsim::handover::{Receiver, Sender};
+use crate::sync::turn::{Pause, Schedule};
+
+/// The reason for which the threads of a killed process unwind.
+pub(super) struct Killed;
+
+/// Mean number of places at which a thread could hand over and does not.
+const POINTS: u64 = 60;
+
+/// A thread, seen by itself.
+pub(super) struct OwnThread {
+    shared: Arc<Shared>,
+    process: Arc<Process>,
+    orders: Receiver<()>,
+    reports: Sender<Report>,
+    /// Number of places that are left until it hands over.
+    points: Cell<u64>,
+    /// It unwinds, because its process was killed.
+    unwinds: Cell<bool>,
+}
+
+impl OwnThread {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        process: Arc<Process>,
+        orders: Receiver<()>,
+        reports: Sender<Report>,
+    ) -> Rc<Self> {
+        let own = Self {
+            shared,
+            process,
+            orders,
+            reports,
+            points: Cell::new(0),
+            unwinds: Cell::new(false),
+        };
+        own.draw_points();
+        Rc::new(own)
+    }
+
+    /// Reports the end of the thread.
+    pub(super) fn end(&self, failure: Option<String>) {
+        self.reports.send(Report::Ended(failure));
+    }
+
+    fn draw_points(&self) {
+        // Often many, sometimes few in a row.
+        let limit = [2, POINTS, 3 * POINTS][self.shared.below(3) as usize];
+        self.points.set(self.shared.below(limit));
+    }
+
+    fn hand_over(&self, pause: Pause) {
+        let locks = crate::sync::held_locks();
+        self.reports.send(Report::Paused(pause, locks));
+        if self.orders.receive().is_none() {
+            panic::resume_unwind(Box::new(Killed));
+        }
+    }
+
+    /// Unwinds if the process is dead and the thread does not unwind yet.
+    fn die(&self) {
+        if self.is_dead() && !self.unwinds.get() && !std::thread::panicking() {
+            self.unwinds.set(true);
+            panic::resume_unwind(Box::new(Killed));
+        }
+    }
+}
+
+impl Schedule for OwnThread {
+    fn pause(&self, pause: Pause) {
+        self.die();
+        // One that unwinds only waits for what other threads of its process hold.
+        if !self.is_dead() || matches!(pause, Pause::Change { time: None }) {
+            self.hand_over(pause);
+            self.die();
+        }
+    }
+
+    fn point(&self) {
+        if self.is_dead() {
+            return;
+        }
+        match self.points.get().checked_sub(1) {
+            Some(left) => self.points.set(left),
+            None => {
+                self.draw_points();
+                self.pause(Pause::Turn);
+            }
+        }
+    }
+
+    fn time(&self) -> &Arc<AtomicU64> {
+        &self.shared.time
+    }
+
+    fn random(&self) -> u64 {
+        self.shared.random()
+    }
+
+    fn is_dead(&self) -> bool {
+        self.process.is_dead.load(Ordering::Relaxed)
+    }
+
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) {
+        self.shared.spawn(&self.process, name, run);
+    }
+
+    fn note_mapping(&self, start: usize, len: usize) {
+        lock(&self.process.mappings).insert(start, len);
+    }
+
+    fn forget_mapping(&self, start: usize) {
+        lock(&self.process.mappings).remove(&start);
+    }
+}

@@ -1,0 +1,164 @@
+//! The plan of a seed: processes, their connections, and what happens to them.
+
+use crate::random::Random;
+
+/// Most processes of a host.
+pub(super) const PROCESSES: usize = 3;
+/// Bytes of memory of each end of a connection.
+pub(super) const MEMORY: usize = 64 << 10;
+
+/// The manner in which a program gets its completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// It polls all the time.
+    Poll,
+    /// It waits for events of a completion channel.
+    Events,
+    /// It does nothing for a while, then polls.
+    Nap,
+    /// It waits for the descriptor of a non-blocking channel, in an event loop of its own.
+    Loop,
+    /// It waits for the descriptor of a channel, and receives meanwhile, as the sockets of
+    /// librdmacm do.
+    Descriptors,
+}
+
+/// A connection between two processes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub(super) processes: [usize; 2],
+    pub(super) modes: [Mode; 2],
+    /// Number of messages that each end sends.
+    pub(super) messages: [u32; 2],
+    /// Length of each message.
+    pub(super) len: usize,
+    /// Most messages that are sent or expected at a time.
+    pub(super) depth: u32,
+    /// The local ACK timeout.
+    pub(super) timeout: u8,
+    /// Which operations there are beside SENDs. 0 is none.
+    pub(super) mix: u32,
+    /// An end keeps its queue pair until the other one is done, too.
+    pub(super) lingers: bool,
+}
+
+/// An event that the processes do not bring about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Kill(usize),
+    KillBroker,
+    /// A thread with this number, among those of connections, gets no processor for a while.
+    Freeze(usize),
+}
+
+/// The plan of a seed.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    /// All packets go over UDP.
+    pub(super) udp: bool,
+    /// Percentage of packets that are lost.
+    pub(super) loss: usize,
+    pub(super) connections: Vec<Connection>,
+    /// Events, by the turn at which they happen.
+    pub(super) acts: Vec<(u64, Act)>,
+}
+
+impl Plan {
+    /// Draws the plan of a seed.
+    pub(super) fn draw(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9).wrapping_add(0x51ed));
+        let mut below = |limit: usize| {
+            let number = random.next() % limit as u64;
+            usize::try_from(number).unwrap_or(0)
+        };
+        let udp = below(3) == 0;
+        let loss = [0, 0, 0, 5][below(4)];
+        let connections = (0..1 + below(3)).map(|_| {
+            let first = below(PROCESSES);
+            let modes = [
+                Mode::Poll,
+                Mode::Poll,
+                Mode::Events,
+                Mode::Events,
+                Mode::Nap,
+                Mode::Loop,
+                Mode::Descriptors,
+            ];
+            Connection {
+                processes: [first, (first + 1 + below(PROCESSES - 1)) % PROCESSES],
+                modes: [modes[below(7)], modes[below(7)]],
+                messages: [below(12), below(12)].map(|count| u32::try_from(count).unwrap_or(0)),
+                len: [8, 64, 1024, 2500][below(4)],
+                depth: u32::try_from(1 + below(5)).unwrap_or(1),
+                timeout: [14, 14, 12][below(3)],
+                mix: u32::try_from(below(8)).unwrap_or(0),
+                lingers: below(2) == 0,
+            }
+        });
+        let connections: Vec<_> = connections.collect();
+        let acts = (0..below(4)).map(|_| {
+            let act = match below(8) {
+                0..=3 => Act::Kill(below(PROCESSES)),
+                4 => Act::KillBroker,
+                _ => Act::Freeze(below(2 * connections.len())),
+            };
+            // Most of it happens while messages are under way.
+            let within = [100, 500, 2_000][below(3)];
+            let at = 20 + below(within);
+            (at as u64, act)
+        });
+        let mut acts: Vec<_> = acts.collect();
+        acts.sort_by_key(|(at, _)| *at);
+        Self {
+            seed,
+            udp,
+            loss,
+            connections,
+            acts,
+        }
+    }
+
+    /// Returns simpler plans, the simplest first.
+    pub(super) fn simpler(&self) -> Vec<Self> {
+        let mut plans = Vec::new();
+        let mut try_with = |change: &dyn Fn(&mut Self)| {
+            let mut plan = self.clone();
+            change(&mut plan);
+            plans.push(plan);
+        };
+        for index in 0..self.connections.len() {
+            if self.connections.len() > 1 {
+                try_with(&|plan| {
+                    plan.connections.remove(index);
+                });
+            }
+        }
+        if self.loss > 0 {
+            try_with(&|plan| plan.loss = 0);
+        }
+        for index in 0..self.acts.len() {
+            try_with(&|plan| {
+                plan.acts.remove(index);
+            });
+        }
+        for (index, connection) in self.connections.iter().enumerate() {
+            for end in 0..2 {
+                if connection.messages[end] > 0 {
+                    try_with(&|plan| plan.connections[index].messages[end] /= 2);
+                    try_with(&|plan| plan.connections[index].messages[end] -= 1);
+                }
+                if connection.modes[end] != Mode::Poll {
+                    try_with(&|plan| plan.connections[index].modes[end] = Mode::Poll);
+                }
+            }
+            if connection.mix > 0 {
+                try_with(&|plan| plan.connections[index].mix = 0);
+            }
+            if connection.len > 8 {
+                try_with(&|plan| plan.connections[index].len = 8);
+            }
+        }
+        plans
+    }
+}

@@ -1,0 +1,321 @@
+//! The schedule of a host: its threads, of which one runs at a time, and how time passes.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{self, AssertUnwindSafe};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::own_thread::{Killed, OwnThread};
+use crate::broker::hostsim::brokers::HostProcess;
+use crate::broker::hostsim::handover::{Receiver, Sender, channel};
+use crate::random::Random;
+use crate::sync::turn::{self, Pause, Schedule as _};
+use crate::sys;
+
+/// Number of rounds in which the first thread keeps what it has.
+const ROUNDS_WITHOUT_FIRST: usize = 8;
+/// Most rounds in which the threads of a killed process unwind.
+const ROUNDS_OF_DEATH: usize = 10_000;
+
+/// State that all threads of a host share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) time: Arc<AtomicU64>,
+    pub(super) random: Mutex<Random>,
+    /// Threads that the running one has started.
+    spawned: Mutex<Vec<Thread>>,
+}
+
+impl Shared {
+    pub(super) fn random(&self) -> u64 {
+        lock(&self.random).next()
+    }
+
+    pub(super) fn below(&self, limit: u64) -> u64 {
+        self.random() % limit.max(1)
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.time.load(Ordering::Relaxed)
+    }
+
+    /// Starts a thread of a process. It runs when the schedule gives it a turn.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        process: &Arc<Process>,
+        name: &str,
+        run: Box<dyn FnOnce() + Send>,
+    ) {
+        let (orders, received) = channel();
+        let (told, reports) = channel();
+        let (shared, of) = (Arc::clone(self), Arc::clone(process));
+        let join = thread::spawn(move || {
+            if received.receive().is_none() {
+                return;
+            }
+            of.identity.enter(&shared.time);
+            let own = OwnThread::new(shared, of, received, told);
+            turn::join(Rc::clone(&own) as _);
+            let run = || {
+                // Its process may have been killed before it began.
+                if !own.is_dead() {
+                    run();
+                }
+            };
+            let ended = panic::catch_unwind(AssertUnwindSafe(run));
+            let failure = ended.err().filter(|payload| !payload.is::<Killed>());
+            own.end(failure.map(|payload| text_of(&*payload)));
+        });
+        lock(&self.spawned).push(Thread {
+            name: format!("{}.{name}", process.number),
+            process: process.number,
+            orders: Some(orders),
+            reports,
+            state: State::Turn,
+            locks: 0,
+            is_frozen: false,
+            join: Some(join),
+        });
+    }
+}
+
+/// A process of a host, which its threads share.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) number: usize,
+    pub(super) identity: HostProcess,
+    pub(super) is_dead: AtomicBool,
+    /// Memory that others can see: start and length.
+    pub(super) mappings: Mutex<BTreeMap<usize, usize>>,
+}
+
+/// A message to the schedule from a thread that stops running.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// The thread hands over, and holds so many locks.
+    Paused(Pause, usize),
+    /// The thread has ended, perhaps by a panic.
+    Ended(Option<String>),
+}
+
+/// A thread, seen by the schedule.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) name: String,
+    pub(super) process: usize,
+    orders: Option<Sender<()>>,
+    reports: Receiver<Report>,
+    pub(super) state: State,
+    /// Number of locks that it holds.
+    locks: usize,
+    /// It gets no processor.
+    pub(super) is_frozen: bool,
+    join: Option<JoinHandle<()>>,
+}
+
+/// The state of a thread that does not run.
+#[derive(Debug)]
+pub(super) enum State {
+    Turn,
+    Idle,
+    Change {
+        /// Number of changes when it began to wait.
+        since: u64,
+        until: u64,
+    },
+    Ready {
+        fds: Vec<libc::pollfd>,
+        until: u64,
+    },
+    Ended,
+}
+
+impl Thread {
+    /// Returns the time at which it runs by itself.
+    pub(super) const fn deadline(&self) -> Option<u64> {
+        match self.state {
+            State::Change { until, .. } | State::Ready { until, .. } if until < u64::MAX => {
+                Some(until)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) const fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended)
+    }
+}
+
+/// The threads of a host.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pub(super) shared: Arc<Shared>,
+    pub(super) threads: Vec<Thread>,
+    /// Number of turns so far.
+    pub(super) turns: u64,
+    /// Number of turns after which something may have changed.
+    changes: u64,
+    /// Hash of all decisions so far.
+    pub(super) trace: u64,
+}
+
+impl Schedule {
+    pub(super) fn new(time: Arc<AtomicU64>, seed: u64) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                time,
+                random: Mutex::new(Random(seed)),
+                spawned: Mutex::default(),
+            }),
+            threads: Vec::new(),
+            turns: 0,
+            changes: 0,
+            trace: 0xcbf2_9ce4_8422_2325,
+        }
+    }
+
+    /// Takes over the threads that were started.
+    pub(super) fn take_spawned(&mut self) {
+        self.threads.append(&mut lock(&self.shared.spawned));
+    }
+
+    /// Returns the threads that can run, and if all of them look for work in vain.
+    pub(super) fn runnable(&self) -> (Vec<usize>, bool) {
+        let now = self.shared.now_ns();
+        let can_run = |thread: &Thread| match &thread.state {
+            State::Turn | State::Idle => true,
+            State::Change { since, until } => *since < self.changes || *until <= now,
+            State::Ready { fds, until } => *until <= now || are_ready(fds),
+            State::Ended => false,
+        };
+        let all = self.threads.iter().enumerate();
+        let ready = all.filter(|(_, thread)| !thread.is_frozen && can_run(thread));
+        let ready: Vec<_> = ready.map(|(index, _)| index).collect();
+        let is_idle = |index: &usize| {
+            let state = &self.threads[*index].state;
+            matches!(state, State::Idle | State::Change { .. })
+        };
+        let all_idle = ready.iter().all(is_idle);
+        (ready, all_idle)
+    }
+
+    /// Lets a thread run until it hands over.
+    ///
+    /// # Errors
+    /// The text of its panic.
+    pub(super) fn run(&mut self, index: usize) -> Result<(), String> {
+        self.turns += 1;
+        self.note(index as u64);
+        let now = self.shared.now_ns();
+        let thread = &mut self.threads[index];
+        let waited = matches!(thread.state, State::Change { .. });
+        let orders = thread.orders.as_ref().expect("it lives");
+        assert!(orders.send(()), "it lives");
+        let end = |from: u64, time: Option<Duration>| {
+            let ns = time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            ns.map_or(u64::MAX, |ns| from.saturating_add(ns))
+        };
+        let report = thread.reports.receive().expect("it reports");
+        let later = self.shared.now_ns().max(now);
+        let (state, kind) = match report {
+            Report::Paused(pause, locks) => {
+                thread.locks = locks;
+                if !matches!(pause, Pause::Change { .. }) {
+                    self.changes += 1;
+                }
+                match pause {
+                    Pause::Turn => (State::Turn, 1),
+                    Pause::Idle => (State::Idle, 2),
+                    Pause::Change { time } => {
+                        let until = end(later, time);
+                        // One that goes on waiting has changed nothing.
+                        self.changes += u64::from(!waited);
+                        let since = self.changes;
+                        (State::Change { since, until }, 3)
+                    }
+                    Pause::Ready { fds, time } => {
+                        let until = end(later, time);
+                        (State::Ready { fds, until }, 4)
+                    }
+                }
+            }
+            Report::Ended(failure) => {
+                thread.orders = None;
+                self.changes += 1;
+                let name = thread.name.clone();
+                thread.state = State::Ended;
+                if let Some(join) = thread.join.take() {
+                    let _ = join.join();
+                }
+                self.take_spawned();
+                return failure.map_or(Ok(()), |text| Err(format!("thread {name}: {text}")));
+            }
+        };
+        thread.state = state;
+        self.note(kind + later);
+        self.take_spawned();
+        Ok(())
+    }
+
+    fn note(&mut self, what: u64) {
+        self.trace = (self.trace ^ what).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    /// Returns true if the thread holds no lock, so that others do not need it to run.
+    pub(super) fn may_freeze(&self, index: usize) -> bool {
+        let thread = &self.threads[index];
+        thread.locks == 0 && !thread.has_ended()
+    }
+
+    /// Kills a process at this moment: what it shares with others is cut, its threads unwind, and
+    /// what they had is dropped.
+    ///
+    /// # Errors
+    /// The text of a panic.
+    pub(super) fn kill(&mut self, process: &Process) -> Result<(), String> {
+        process.is_dead.store(true, Ordering::Relaxed);
+        for (start, len) in lock(&process.mappings).iter() {
+            sys::detach_memory(*start, *len);
+        }
+        for round in 0..ROUNDS_OF_DEATH {
+            let all = self.threads.iter().enumerate();
+            let left = all.filter(|(_, one)| one.process == process.number && !one.has_ended());
+            // The first thread has the objects, and is the last to let go. But it may hold a lock.
+            let left: Vec<_> = left.map(|(index, _)| index).rev().collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            let [others @ .., first] = &left[..] else {
+                return Ok(());
+            };
+            for index in others {
+                self.run(*index)?;
+            }
+            if others.is_empty() || round > ROUNDS_WITHOUT_FIRST {
+                self.run(*first)?;
+            }
+        }
+        Err(format!("process {} does not end", process.number))
+    }
+}
+
+fn are_ready(fds: &[libc::pollfd]) -> bool {
+    let mut fds = fds.to_vec();
+    sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+}
+
+/// Locks a mutex that only the running thread uses.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the text of a panic.
+pub(super) fn text_of(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic").to_owned()
+}

@@ -1,0 +1,205 @@
+//! Places where a thread of a simulated host hands over to its schedule (`hostsim`).
+//!
+//! A simulated process has real threads, of which one runs at a time. Each hands over where it
+//! would wait, and now and then where it takes a lock. Programs have none of this: outside of this
+//! crate's tests every function here is empty.
+
+#[cfg(not(all(test, not(loom))))]
+mod nothing {
+    use std::time::Duration;
+
+    /// Hands over now and then.
+    #[inline(always)]
+    pub(crate) const fn point() {}
+
+    /// Waits until a lock is free.
+    #[inline(always)]
+    pub(crate) fn until_free(_: impl Fn() -> bool) {}
+
+    /// Waits until `is_done` or for this time. Returns `None` outside of a simulation.
+    #[inline(always)]
+    pub(crate) fn until(_: Option<Duration>, _: impl FnMut() -> bool) -> Option<bool> {
+        None
+    }
+
+    /// Returns the time for which a system call has to wait for the descriptors.
+    #[inline(always)]
+    pub(crate) const fn wait_for(_: &[libc::pollfd], time: Option<Duration>) -> Option<Duration> {
+        time
+    }
+
+    /// Returns the time that a reading of a simulated clock takes, in ns.
+    #[inline(always)]
+    pub(crate) const fn tick_ns() -> u64 {
+        0
+    }
+
+    /// Yields the processor.
+    #[inline]
+    pub(crate) fn yield_now() {
+        std::thread::yield_now();
+    }
+
+    /// Sleeps.
+    #[inline]
+    pub(crate) fn sleep(time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    /// Returns true if the process was killed, so that nothing of it may leave any more.
+    #[inline(always)]
+    pub(crate) const fn is_dead() -> bool {
+        false
+    }
+}
+
+#[cfg(not(all(test, not(loom))))]
+pub(crate) use nothing::*;
+
+#[cfg(all(test, not(loom)))]
+mod simulated {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    /// A reason to hand over.
+    #[derive(Debug)]
+    pub(crate) enum Pause {
+        /// Others may run.
+        Turn,
+        /// The thread has found nothing to do, and looks again.
+        Idle,
+        /// Something that others change, a lock or a semaphore, until this time if any.
+        Change { time: Option<Duration> },
+        /// Descriptors, until this time if any.
+        Ready {
+            fds: Vec<libc::pollfd>,
+            time: Option<Duration>,
+        },
+    }
+
+    /// The schedule of a host, seen by one of its threads.
+    pub(crate) trait Schedule {
+        /// Hands over, and returns when the thread runs again. Unwinds if its process was killed.
+        fn pause(&self, pause: Pause);
+
+        /// Hands over now and then.
+        fn point(&self);
+
+        /// Returns the time, which all processes of the host share.
+        fn time(&self) -> &Arc<AtomicU64>;
+
+        /// Returns random bits of the seed.
+        fn random(&self) -> u64;
+
+        /// Returns true if the process was killed.
+        fn is_dead(&self) -> bool;
+
+        /// Starts a thread of the same process.
+        fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>);
+
+        /// Notes memory that the process shares with others.
+        fn note_mapping(&self, start: usize, len: usize);
+
+        /// Forgets memory that is unmapped.
+        fn forget_mapping(&self, start: usize);
+    }
+
+    thread_local! {
+        static OWN: RefCell<Option<Rc<dyn Schedule>>> = const { RefCell::new(None) };
+    }
+
+    /// Makes the calling thread one of a schedule.
+    pub(crate) fn join(schedule: Rc<dyn Schedule>) {
+        OWN.set(Some(schedule));
+    }
+
+    /// Returns the schedule of the calling thread, if it has one.
+    pub(crate) fn own() -> Option<Rc<dyn Schedule>> {
+        OWN.try_with(|own| own.try_borrow().ok()?.clone()).ok()?
+    }
+
+    /// Hands over now and then.
+    pub(crate) fn point() {
+        if let Some(own) = own() {
+            own.point();
+        }
+    }
+
+    /// Hands over until a lock is free.
+    pub(crate) fn until_free(is_locked: impl Fn() -> bool) {
+        while is_locked() {
+            let Some(own) = own() else { return };
+            own.pause(Pause::Change { time: None });
+        }
+    }
+
+    /// Hands over until `is_done`, or for this time. Returns if it is done, or `None` outside of a
+    /// simulation.
+    pub(crate) fn until(time: Option<Duration>, mut is_done: impl FnMut() -> bool) -> Option<bool> {
+        let own = own()?;
+        let now = || own.time().load(std::sync::atomic::Ordering::Relaxed);
+        let end = time.map(|time| now().saturating_add(ns(time)));
+        own.point();
+        while !is_done() {
+            let left = end.map(|end| Duration::from_nanos(end.saturating_sub(now())));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Some(false);
+            }
+            own.pause(Pause::Change { time: left });
+        }
+        Some(true)
+    }
+
+    /// Hands over until a descriptor is ready. Returns the time for which a system call still has
+    /// to wait for the descriptors.
+    pub(crate) fn wait_for(fds: &[libc::pollfd], time: Option<Duration>) -> Option<Duration> {
+        let Some(own) = own() else { return time };
+        if time.is_none_or(|time| !time.is_zero()) {
+            let fds = fds.to_vec();
+            own.pause(Pause::Ready { fds, time });
+        } else {
+            own.point();
+        }
+        Some(Duration::ZERO)
+    }
+
+    /// Returns the time that a reading of a simulated clock takes, in ns.
+    pub(crate) fn tick_ns() -> u64 {
+        own().map_or(0, |_| 100)
+    }
+
+    /// Yields the processor.
+    pub(crate) fn yield_now() {
+        match own() {
+            Some(own) => own.pause(Pause::Idle),
+            None => std::thread::yield_now(),
+        }
+    }
+
+    /// Sleeps.
+    pub(crate) fn sleep(time: Duration) {
+        if until(Some(time), || false).is_none() {
+            std::thread::sleep(time);
+        }
+    }
+
+    /// Returns true if the process was killed, so that nothing of it may leave any more.
+    pub(crate) fn is_dead() -> bool {
+        own().is_some_and(|own| own.is_dead())
+    }
+
+    /// Returns the simulated time, if the thread has one.
+    pub(crate) fn time() -> Option<Arc<AtomicU64>> {
+        own().map(|own| Arc::clone(own.time()))
+    }
+
+    fn ns(time: Duration) -> u64 {
+        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+pub(crate) use simulated::*;
