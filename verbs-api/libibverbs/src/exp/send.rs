@@ -56,9 +56,9 @@ pub(super) fn post(
             QpType::DcInitiator => state.qp().query().0.dc_key,
             _ => 0,
         };
-        let posted = state.qp().post_sends(|poster| {
-            wr.each(bad_wr, |request| push(poster, state, request, own_key))
-        });
+        let posted = state
+            .qp()
+            .post_sends(|poster| wr.each(bad_wr, |request| push(poster, state, request, own_key)));
         posted.map_err(|error| error.of_post(state.qp(), true))
     })
 }
