@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::schedule::lock;
 use crate::{Gid, Rkey, WcStatus};
 
-/// What an end tells the other one.
+/// Facts that an end tells the other one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Endpoint {
     pub(super) qpn: u32,
@@ -103,7 +103,7 @@ impl Board {
             let is_dead = |end| notes.dead.contains(&self.process_of(end));
             notes.done.contains(&end)
                 || is_dead(end)
-                // A peer that was killed sends nothing more, which nobody tells.
+                // A peer that was killed sends nothing more, and no one is told.
                 || is_dead(other) && notes.waiting.contains(&end)
                 || excused.contains(&end.0)
         };

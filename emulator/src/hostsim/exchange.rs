@@ -215,7 +215,11 @@ impl Exchange<'_> {
                 Mode::Poll => turn::yield_now(),
                 Mode::Nap => {
                     let schedule = turn::own()?;
-                    let limit = [20_000, 300_000, 5_000_000][schedule.random() as usize % 3];
+                    let limit = match schedule.random() % 3 {
+                        0 => 20_000,
+                        1 => 300_000,
+                        _ => 5_000_000,
+                    };
                     turn::sleep(Duration::from_nanos(schedule.random() % limit));
                 }
                 Mode::Events | Mode::Loop => {

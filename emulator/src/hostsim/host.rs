@@ -254,7 +254,7 @@ impl Host {
         }
         if ready.is_empty() {
             let is_settled = self.board.unsettled(&[]).is_empty();
-            let Some(next) = deadline.or(is_settled.then_some(now + 2 * REST_NS)) else {
+            let Some(next) = deadline.or_else(|| is_settled.then_some(now + 2 * REST_NS)) else {
                 return Err(self.explain_unrest());
             };
             self.schedule.turns += 1;

@@ -24,7 +24,7 @@ pub(super) struct OwnThread {
     reports: Sender<Report>,
     /// Number of places that are left until it hands over.
     points: Cell<u64>,
-    /// It unwinds, because its process was killed.
+    /// A thread that unwinds, because its process was killed.
     unwinds: Cell<bool>,
 }
 
@@ -54,7 +54,11 @@ impl OwnThread {
 
     fn draw_points(&self) {
         // Often many, sometimes few in a row.
-        let limit = [2, POINTS, 3 * POINTS][self.shared.below(3) as usize];
+        let limit = match self.shared.below(3) {
+            0 => 2,
+            1 => POINTS,
+            _ => 3 * POINTS,
+        };
         self.points.set(self.shared.below(limit));
     }
 

@@ -10,15 +10,15 @@ pub(super) const MEMORY: usize = 64 << 10;
 /// The manner in which a program gets its completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// It polls all the time.
+    /// Polls all the time.
     Poll,
-    /// It waits for events of a completion channel.
+    /// Waits for events of a completion channel.
     Events,
-    /// It does nothing for a while, then polls.
+    /// Sleeps for a while, then polls.
     Nap,
-    /// It waits for the descriptor of a non-blocking channel, in an event loop of its own.
+    /// Waits for the descriptor of a non-blocking channel, in an event loop of its own.
     Loop,
-    /// It waits for the descriptor of a channel, and receives meanwhile, as the sockets of
+    /// Waits for the descriptor of a channel, and receives meanwhile, as the sockets of
     /// librdmacm do.
     Descriptors,
 }
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     pub(super) depth: u32,
     /// The local ACK timeout.
     pub(super) timeout: u8,
-    /// Which operations there are beside SENDs. 0 is none.
+    /// Operations beside SENDs. 0 is none.
     pub(super) mix: u32,
     /// An end keeps its queue pair until the other one is done, too.
     pub(super) lingers: bool,

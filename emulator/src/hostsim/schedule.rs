@@ -112,7 +112,7 @@ pub(super) struct Thread {
     pub(super) state: State,
     /// Number of locks that it holds.
     locks: usize,
-    /// It gets no processor.
+    /// A thread that gets no processor.
     pub(super) is_frozen: bool,
     join: Option<JoinHandle<()>>,
 }

@@ -1,4 +1,4 @@
-//! What the fuzzers run for each input (`tests/fuzz`), and a short run as a test.
+//! Targets of the fuzzers (`tests/fuzz`), and a short run of each as a test.
 //!
 //! The programs of libFuzzer look for inputs that reach new code, which needs a build of its own.
 //! The tests of this crate need none: they run the inputs that are kept in `tests/fuzz/corpus`, and

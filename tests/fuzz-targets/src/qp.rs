@@ -522,7 +522,7 @@ fn wild_attr(source: &mut Source<'_>) -> QpAttr {
             ..Default::default()
         },
         pkey_index: source.byte().into(),
-        en_sqd_async_notify: source.byte() % 2 == 0,
+        en_sqd_async_notify: source.byte().is_multiple_of(2),
         max_rd_atomic: source.byte(),
         max_dest_rd_atomic: source.byte(),
         min_rnr_timer: source.byte(),

@@ -59,7 +59,8 @@ pub(crate) fn circles(root: &Path) -> io::Result<Vec<String>> {
         }
     }
     let emulator = root.join("emulator/src");
-    for (level, modules) in LAYERS.iter().enumerate() {
+    // The highest one has tests of all together.
+    for (level, modules) in LAYERS.iter().enumerate().take(LAYERS.len() - 1) {
         let above: Vec<_> = LAYERS[level + 1..].concat();
         for module in *modules {
             let (folder, file) = (emulator.join(module), emulator.join(format!("{module}.rs")));

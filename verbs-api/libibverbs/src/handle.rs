@@ -224,7 +224,7 @@ impl<C: Boxed> Last<'_, C> {
         self,
         close: impl FnOnce(&C::State) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        // SAFETY: NULL or a live object, which nobody uses after success.
+        // SAFETY: NULL or a live object, which no thread uses after success.
         unsafe { CHandle::<C::Part, C::State>::destroy(self.as_ptr().cast(), close) }
     }
 

@@ -201,7 +201,7 @@ impl EngineId {
     /// Takes an ID of the engine.
     ///
     /// # Safety
-    /// `id` must be alive, and belong to nobody else.
+    /// `id` must be alive, and belong to no other object.
     pub(crate) const unsafe fn new(id: *mut rocade_cm_id) -> Self {
         Self(id)
     }

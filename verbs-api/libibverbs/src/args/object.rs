@@ -160,7 +160,7 @@ impl<C> New<C> {
     /// Makes a value of a pointer.
     ///
     /// # Safety
-    /// `place` must be an object of this type, to which nobody else has a pointer.
+    /// `place` must be an object of this type, to which no other code has a pointer.
     pub(crate) const unsafe fn of(place: *mut C) -> Self {
         Self { place }
     }

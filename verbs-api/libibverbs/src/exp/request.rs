@@ -33,9 +33,9 @@ members! {
 
 /// The operands of a masked atomic.
 pub(super) enum MaskedOperands {
-    /// Those of a compare-and-swap.
+    /// Operands of a compare-and-swap.
     CmpSwap(ibv_exp_cmp_swap),
-    /// Those of a fetch-and-add.
+    /// Operands of a fetch-and-add.
     FetchAdd(ibv_exp_fetch_add),
 }
 
