@@ -110,9 +110,17 @@ pub struct Violations {
     pub qkey: u32,
 }
 
-/// The internal form of [`Counters`]. Rarely used counters are allocated on first use.
+/// The internal form of [`Counters`], allocated on first use: an idle QP has none.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
+    traffic: Option<Box<Traffic>>,
+    /// The rarely used counters.
+    rare: Option<Box<RareCounters>>,
+}
+
+/// The counters that most packets change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Traffic {
     pub(crate) tx_packets: u64,
     pub(crate) rx_packets: u64,
     pub(crate) tx_bytes: u64,
@@ -122,8 +130,6 @@ pub(crate) struct Tally {
     pub(crate) rx_messages: u64,
     pub(crate) fast_path_packets: u64,
     pub(crate) acks_sent: u64,
-    /// The other counters.
-    rare: Option<Box<RareCounters>>,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +139,25 @@ struct RareCounters {
     violations: Violations,
 }
 
+#[cold]
+fn first_traffic() -> Box<Traffic> {
+    Box::default()
+}
+
 impl Tally {
+    /// Returns the counters that most packets change.
+    #[inline]
+    pub(crate) fn traffic(&mut self) -> &mut Traffic {
+        self.traffic.get_or_insert_with(first_traffic)
+    }
+
+    /// Returns the number of ACKs sent.
+    pub(crate) fn acks_sent(&self) -> u64 {
+        self.traffic
+            .as_deref()
+            .map_or(0, |traffic| traffic.acks_sent)
+    }
+
     /// Returns the rarely used counters.
     #[cold]
     pub(crate) fn rare(&mut self) -> &mut Counters {
@@ -162,16 +186,17 @@ impl Tally {
     /// Returns all counters.
     pub(crate) fn all(&self) -> Counters {
         let rare = self.rare.as_deref().map(|rare| rare.counters.clone());
+        let traffic = self.traffic.as_deref().cloned().unwrap_or_default();
         Counters {
-            tx_packets: self.tx_packets,
-            rx_packets: self.rx_packets,
-            tx_bytes: self.tx_bytes,
-            arrived_packets: self.arrived_packets,
-            rx_bytes: self.rx_bytes,
-            tx_messages: self.tx_messages,
-            rx_messages: self.rx_messages,
-            fast_path_packets: self.fast_path_packets,
-            acks_sent: self.acks_sent,
+            tx_packets: traffic.tx_packets,
+            rx_packets: traffic.rx_packets,
+            tx_bytes: traffic.tx_bytes,
+            arrived_packets: traffic.arrived_packets,
+            rx_bytes: traffic.rx_bytes,
+            tx_messages: traffic.tx_messages,
+            rx_messages: traffic.rx_messages,
+            fast_path_packets: traffic.fast_path_packets,
+            acks_sent: traffic.acks_sent,
             ..rare.unwrap_or_default()
         }
     }

@@ -242,7 +242,7 @@ impl FrameSender {
             // It was flushed meanwhile.
             return;
         }
-        cx.out.counters.tx_packets += count;
+        cx.out.counters.traffic().tx_packets += count;
         if let Some(wqe) = self.sq.pop_front() {
             let len = u32::try_from(wqe.len).unwrap_or(u32::MAX);
             let send = SendOp::Send { imm: None };
@@ -344,7 +344,7 @@ impl FrameReceiver {
             cx.out.completions.push_back(completion);
             return Err(Fatal);
         }
-        cx.out.counters.rx_packets += 1;
+        cx.out.counters.traffic().rx_packets += 1;
         let mut wc_flags = WcFlags::empty();
         wc_flags.set(WcFlags::IP_CSUM_OK, frame.checksums_ok);
         let completion = Completion {

@@ -190,7 +190,7 @@ impl Session {
                 self.state = SessionState::Over(psn);
                 self.with(cx, Responder::flush);
                 self.responder.discard_responses();
-                cx.out.counters.rx_packets += 1;
+                cx.out.counters.traffic().rx_packets += 1;
                 return SessionOutcome::Acknowledge;
             }
             (SessionState::Open, false) => {

@@ -480,7 +480,7 @@ impl Target {
                 return;
             }
             tx.set_route(route);
-            cx.out.counters.tx_packets += 1;
+            cx.out.counters.traffic().tx_packets += 1;
             self.reply_in_buffer = self.replies.pop_front();
         }
         while let Some(&index) = self.ready.front() {

@@ -97,12 +97,12 @@ impl Qp {
         if self.pending_notices.probe
             && push_probe(&self.peer, self.config.qp_num, RocadeProbe::Reply, tx)
         {
-            self.out.counters.tx_packets += 1;
+            self.out.counters.traffic().tx_packets += 1;
             self.pending_notices.probe = false;
         }
         //= CNP-01
         if self.pending_notices.cnp && push_without_payload(&self.peer.cnp(), tx) {
-            self.out.counters.tx_packets += 1;
+            self.out.counters.traffic().tx_packets += 1;
             self.out.counters.rare().cnps_sent += 1;
             self.pending_notices.cnp = false;
         }

@@ -64,7 +64,7 @@ impl Qp {
             let Some(result) = requester.take_ack(&mut cx, bth.psn, packet.credits()) else {
                 return false;
             };
-            self.out.counters.fast_path_packets += 1;
+            self.out.counters.traffic().fast_path_packets += 1;
             self.conclude(now, result);
             self.note_drained();
             return true;
@@ -78,7 +78,7 @@ impl Qp {
         };
         let taken = responder.take_fast(&mut cx, packet);
         if taken {
-            self.out.counters.fast_path_packets += 1;
+            self.out.counters.traffic().fast_path_packets += 1;
             self.note_comm_est();
         }
         self.check_invariants();

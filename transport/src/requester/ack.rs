@@ -237,7 +237,7 @@ impl Requester {
             if operation != Operation::ReadResponseOnly || !payload.is_empty() {
                 return Err(self.fail_front(cx, WcStatus::BadRespErr));
             }
-            cx.out.counters.rx_packets += 1;
+            cx.out.counters.traffic().rx_packets += 1;
             self.response_taken(cx, psn);
             return Ok(());
         }
@@ -265,7 +265,7 @@ impl Requester {
             //= RC-REQ-13
             return Err(self.fail_front(cx, WcStatus::LocProtErr));
         }
-        cx.out.counters.rx_packets += 1;
+        cx.out.counters.traffic().rx_packets += 1;
         self.response_taken(cx, psn);
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Requester {
         if front.data.scatter(cx.memory(), 0, &result[..len]).is_err() {
             return Err(self.fail_front(cx, WcStatus::LocProtErr));
         }
-        cx.out.counters.rx_packets += 1;
+        cx.out.counters.traffic().rx_packets += 1;
         self.response_taken(cx, psn);
         Ok(())
     }
@@ -391,7 +391,7 @@ impl Requester {
         self.started -= 1;
         self.current = self.current.saturating_sub(1);
         self.rd_wqes -= u32::from(wqe.op.needs_response_data());
-        cx.out.counters.tx_messages += 1;
+        cx.out.counters.traffic().tx_messages += 1;
         cx.out.op_counters.add_sent(&wqe.op, wqe.len);
         //= RC-WQE-02
         if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {

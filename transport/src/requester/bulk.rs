@@ -87,7 +87,7 @@ impl Requester {
         } else if since + count >= interval {
             self.time(cx.now, before.add(interval - since - 1), una_cost);
         }
-        cx.out.counters.tx_packets += u64::from(count);
+        cx.out.counters.traffic().tx_packets += u64::from(count);
         if repeated > 0 {
             cx.out.counters.rare().retransmitted_packets += u64::from(repeated);
         }

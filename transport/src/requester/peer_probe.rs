@@ -61,7 +61,7 @@ impl Requester {
     #[cold]
     pub(super) fn send_probe<H>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
         if push_probe(cx.peer, cx.who.qpn, RocadeProbe::Request, tx) {
-            cx.out.counters.tx_packets += 1;
+            cx.out.counters.traffic().tx_packets += 1;
             self.probe = ProbeState::Sent;
             self.arm_ack_timer(cx.now);
         }

@@ -289,7 +289,7 @@ impl Requester {
         self.time(cx.now, self.next_new, una_cost);
         self.next_new = self.next_new.next();
         self.cursor = self.next_new;
-        cx.out.counters.tx_packets += 1;
+        cx.out.counters.traffic().tx_packets += 1;
         self.packets_since_ack_req = 0;
         self.arm_ack_timer(cx.now);
         true
@@ -597,7 +597,7 @@ impl Requester {
     }
 
     fn sent<H>(&mut self, cx: &mut Cx<'_, H>, step: &RequestStep, una_cost: u64) {
-        cx.out.counters.tx_packets += 1;
+        cx.out.counters.traffic().tx_packets += 1;
         let repeated = self.cursor != self.next_new;
         //= RC-PSN-05 RC-SEG-04
         self.cursor = self.cursor.add(step.psns);

@@ -184,8 +184,8 @@ impl Responder {
         let head = ack_head(peer, psn, msn, Syndrome::Ack(credits));
         let packet = head.alone()?;
         self.note_credits_sent(credits);
-        out.counters.acks_sent += 1;
-        out.counters.tx_packets += 1;
+        out.counters.traffic().acks_sent += 1;
+        out.counters.traffic().tx_packets += 1;
         self.queue.pop_front();
         Some(packet)
     }
@@ -233,7 +233,7 @@ impl Responder {
                     if sent {
                         self.note_credits_sent(credits);
                     }
-                    cx.out.counters.acks_sent += u64::from(sent);
+                    cx.out.counters.traffic().acks_sent += u64::from(sent);
                     sent
                 }
                 Response::Nak { psn, msn, syndrome } => push_ack(cx.peer, psn, msn, syndrome, tx),
@@ -256,7 +256,7 @@ impl Responder {
                     ReadPush::Full => false,
                     ReadPush::Done => true,
                     ReadPush::More { rest, packets } => {
-                        cx.out.counters.tx_packets += packets;
+                        cx.out.counters.traffic().tx_packets += packets;
                         self.queue[0] = rest;
                         continue;
                     }
@@ -276,7 +276,7 @@ impl Responder {
             if !done {
                 return Ok(());
             }
-            cx.out.counters.tx_packets += 1;
+            cx.out.counters.traffic().tx_packets += 1;
             self.queue.pop_front();
         }
         Ok(())

@@ -72,7 +72,7 @@ impl Responder {
         // READ and atomic requests also count as `only` packets.
         if operation.is_last() || operation.is_only() {
             self.msn = self.msn.next();
-            cx.out.counters.rx_messages += 1;
+            cx.out.counters.traffic().rx_messages += 1;
         }
         //= RC-RSP-23
         self.epsn = psn.add(executed.psns);

@@ -46,8 +46,8 @@ impl Responder {
         };
         if taken {
             self.nak_outstanding = false;
-            cx.out.counters.rx_packets += 1;
-            cx.out.counters.rx_messages += u64::from(operation.is_only());
+            cx.out.counters.traffic().rx_packets += 1;
+            cx.out.counters.traffic().rx_messages += u64::from(operation.is_only());
             self.epsn = bth.psn.next();
             //= RC-ACK-01
             if bth.ack_req {

@@ -148,7 +148,7 @@ impl Responder {
             let refusal = RequestRefusal::INVALID_REQUEST;
             return Err(self.refuse(cx, psn, refusal, wqe));
         }
-        cx.out.counters.rx_packets += 1;
+        cx.out.counters.traffic().rx_packets += 1;
         self.execute(cx, operation, headers, payload, wqe)
     }
 

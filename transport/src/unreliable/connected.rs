@@ -102,10 +102,10 @@ impl Connected {
         self.epsn = psn.next();
         match self.take(cx, headers, payload) {
             Ok(()) => {
-                cx.out.counters.rx_packets += 1;
+                cx.out.counters.traffic().rx_packets += 1;
                 let operation = headers.bth.opcode.operation();
                 let ends = operation.is_some_and(|one| one.is_last() || one.is_only());
-                cx.out.counters.rx_messages += u64::from(ends);
+                cx.out.counters.traffic().rx_messages += u64::from(ends);
                 Ok(())
             }
             Err(UcRefusal::Drop(reason)) => {

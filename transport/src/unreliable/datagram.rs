@@ -113,8 +113,8 @@ impl Datagrams {
             cx.out.events.explain(|| Failure::Receive(buffers));
             return Err(Fatal);
         }
-        cx.out.counters.rx_packets += 1;
-        cx.out.counters.rx_messages += 1;
+        cx.out.counters.traffic().rx_packets += 1;
+        cx.out.counters.traffic().rx_messages += 1;
         let imm = headers
             .imm
             .map_or(ImmOrInv::None, |imm| ImmOrInv::Imm(imm.0));

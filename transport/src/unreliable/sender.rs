@@ -395,7 +395,7 @@ impl Sender {
                 return self.fail(cx, WcStatus::LocProtErr, tx);
             }
             tx.set_route(wqe.route());
-            cx.out.counters.tx_packets += 1;
+            cx.out.counters.traffic().tx_packets += 1;
             //= UD-11
             self.psn = self.psn.next();
             self.packets += 1;
@@ -462,7 +462,7 @@ impl Sender {
             let Some(wqe) = self.sq.pop_front() else {
                 return;
             };
-            cx.out.counters.tx_messages += 1;
+            cx.out.counters.traffic().tx_messages += 1;
             cx.out.op_counters.add_sent(&wqe.op, wqe.len);
             //= RC-WQE-02
             if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
