@@ -7,6 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::program::Source;
 use rocade_transport::testing::{Region, Setup, TestMemory, context};
 use rocade_transport::{
     AccessFlags, AckPlacement, PacketMeta, PostError, Qp, QpAttr, QpAttrMask, QpState, SendFlags,
@@ -33,36 +34,6 @@ pub fn run(input: &[u8]) {
         run.command(&mut source);
     }
     run.end();
-}
-
-/// The rest of the input, followed by zeros.
-struct Source<'a>(&'a [u8]);
-
-impl Source<'_> {
-    fn byte(&mut self) -> u8 {
-        self.array::<1>()[0]
-    }
-
-    fn word(&mut self) -> u32 {
-        u32::from_le_bytes(self.array())
-    }
-
-    fn array<const N: usize>(&mut self) -> [u8; N] {
-        let (taken, rest) = self.0.split_at(self.0.len().min(N));
-        self.0 = rest;
-        let mut array = [0; N];
-        array[..taken.len()].copy_from_slice(taken);
-        array
-    }
-
-    /// Returns a small number, or one around the limits of 24 and 32 bits.
-    fn number(&mut self) -> u32 {
-        match self.byte() {
-            small @ 0..=0xdf => u32::from(small % 8),
-            0xe0..=0xef => self.word(),
-            byte => 0u32.wrapping_sub(u32::from(byte & 7)),
-        }
-    }
 }
 
 struct Run {

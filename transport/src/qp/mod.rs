@@ -2,6 +2,7 @@
 
 mod attributes;
 mod config;
+mod counts;
 mod dynamic;
 mod ecn;
 mod fast_path;
@@ -34,7 +35,7 @@ pub use transmit::AckTerms;
 use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::coalesce::Coalescer;
 use crate::completion::{Completion, WcStatus};
-use crate::counters::{Counters, DropReason, Violations};
+use crate::counters::DropReason;
 use crate::cross_channel::{CrossChannelQueue, Managed};
 use crate::cx::Cx;
 use crate::dc::Initiator;
@@ -194,41 +195,10 @@ impl Qp {
         &self.config
     }
 
-    /// Returns the statistics.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.out.counters.all()
-    }
-
-    /// Counts bytes that were sent, from BTH to ICRC.
-    #[inline]
-    pub fn note_sent(&mut self, bytes: usize) {
-        self.out.counters.traffic().tx_bytes += bytes as u64;
-    }
-
-    /// Counts packets that the QP was given, and their bytes from BTH to ICRC.
-    #[inline]
-    pub fn note_received(&mut self, packets: u64, bytes: usize) {
-        self.out.counters.traffic().arrived_packets += packets;
-        self.out.counters.traffic().rx_bytes += bytes as u64;
-    }
-
-    /// Returns the key violations since the last call, if there were any.
-    #[inline]
-    pub fn take_violations(&mut self) -> Option<Violations> {
-        self.out.counters.take_violations()
-    }
-
     /// Returns the port number, from 1. Valid from INIT on.
     #[must_use]
     pub const fn port_num(&self) -> u8 {
         self.attr.port_num
-    }
-
-    /// Returns the number of ACKs sent.
-    #[must_use]
-    pub fn acks_sent(&self) -> u64 {
-        self.out.counters.acks_sent()
     }
 
     /// Returns the number of incomplete send work requests.

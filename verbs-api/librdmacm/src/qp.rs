@@ -136,7 +136,7 @@ pub(crate) unsafe fn is_of(pd: *mut ibv_pd, device: Handle<'_, ibv_context>) -> 
 /// otherwise.
 ///
 /// # Safety
-/// What the attributes name must be NULL or alive.
+/// Objects in the attributes must be NULL or alive.
 unsafe fn create_qp_ex(
     object: &IdObject,
     attr: &mut ibv_qp_init_attr_ex,
@@ -166,7 +166,7 @@ unsafe fn create_qp_ex(
 /// the verbs.
 ///
 /// # Safety
-/// What the attributes name must be NULL or alive.
+/// Objects in the attributes must be NULL or alive.
 //= LRC-05
 pub(crate) unsafe fn make_qp(
     object: &IdObject,

@@ -69,7 +69,7 @@ pub(crate) extern "C" fn rdma_create_srq_ex(
 /// Creates the SRQ of an ID.
 ///
 /// # Safety
-/// What the attributes name must be NULL or alive.
+/// Objects in the attributes must be NULL or alive.
 unsafe fn make_srq(object: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     let device = object.verbs();
     if !object.srq().is_null() || device.is_null() {

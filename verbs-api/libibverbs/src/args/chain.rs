@@ -126,7 +126,7 @@ impl<'a, R> Request<'a, R> {
     /// Makes a request of a structure that this library has filled in.
     ///
     /// # Safety
-    /// What `request` names must be as the program promises of a request.
+    /// Pointers in `request` must be as the program promises of a request.
     #[inline]
     pub(crate) const unsafe fn new(request: &'a R) -> Self {
         Self(request)
