@@ -8,7 +8,9 @@ use rocade_wire::Qpn;
 use super::Nic;
 use crate::hca::Hca;
 use crate::state::{QpCore, QpInner};
-use crate::statistics::{DeviceRow, ProcessSample, QP, QpLabels, QpRow, QpSample, Snapshot};
+use crate::statistics::{
+    DeviceRow, ProcessSample, QpLabels, QpRows, QpSample, Snapshot, qp_metrics,
+};
 
 /// Longest wait for a queue pair that another thread has locked. Its values are then missing.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -29,13 +31,15 @@ impl Nic {
         let all: Vec<Arc<QpInner>> = table.iter().cloned().collect();
         drop(table);
         let mut devices: Vec<DeviceRow> = hcas.iter().map(|hca| device_row(hca)).collect();
-        let qps: Vec<QpRow> = all.iter().filter_map(|qp| qp_row(qp)).collect();
-        for row in &qps {
-            let Some(device) = devices.get_mut(row.labels.device) else {
+        let mut qps = QpRows::with_capacity(all.len());
+        for (labels, sample) in all.iter().filter_map(|qp| labels_and_sample(qp)) {
+            let values = qp_metrics(&sample);
+            qps.push(&labels, &values);
+            let Some(device) = devices.get_mut(labels.device) else {
                 continue;
             };
-            for (sum, value) in device.sums.iter_mut().zip(&row.values) {
-                *sum = sum.saturating_add(*value);
+            for (sum, value) in device.sums.iter_mut().zip(values) {
+                *sum = sum.saturating_add(value);
             }
         }
         let mut process = ProcessSample {
@@ -59,8 +63,7 @@ impl Nic {
     /// Keeps the counters of a queue pair that ends in the sums of its device.
     pub(super) fn keep_counters(&self, inner: &QpInner) {
         let sample = sample(&inner.lock());
-        let values: Vec<u64> = QP.iter().map(|metric| metric.get(&sample)).collect();
-        inner.hca().keep_counters(&values);
+        inner.hca().keep_counters(&qp_metrics(&sample));
         self.note_change();
     }
 }
@@ -81,8 +84,8 @@ fn sample(core: &QpCore) -> QpSample {
     }
 }
 
-/// Returns the row of a queue pair, or `None` if another thread keeps it locked.
-fn qp_row(inner: &QpInner) -> Option<QpRow> {
+/// Returns the facts about a queue pair, or `None` if another thread keeps it locked.
+fn labels_and_sample(inner: &QpInner) -> Option<(QpLabels, QpSample)> {
     let core = inner.try_lock_for(PATIENCE)?;
     let (attr, sample) = (core.qp.query(), sample(&core));
     let kind = core.qp.config().qp_type as u8;
@@ -96,5 +99,5 @@ fn qp_row(inner: &QpInner) -> Option<QpRow> {
         dest: Qpn::new(attr.dest_qp_num),
         peer: (!peer.is_zero()).then(|| peer.to_ip()),
     };
-    Some(QpRow::new(labels, &sample))
+    Some((labels, sample))
 }

@@ -206,7 +206,7 @@ impl Publisher {
         if !done {
             self.state.store(DIRTY, Ordering::Release);
         }
-        let cost_ns = INTERVAL_PER_QP_NS.saturating_mul(snapshot.qps.len() as u64);
+        let cost_ns = INTERVAL_PER_QP_NS.saturating_mul(snapshot.qps.count() as u64);
         let wait_ns = if done { INTERVAL_NS } else { RETRY_NS }.max(cost_ns);
         let due = now.plus_ns(wait_ns).as_ns();
         self.at.store(due, Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Publisher {
         };
         let shown = &mut page.shown;
         shown.resize_with(snapshot.devices.len(), Vec::new);
-        let mut words = snapshot.to_words();
+        let mut words = snapshot.head_words();
         for (index, (device, shown)) in snapshot.devices.iter().zip(shown).enumerate() {
             shown.resize(device.sums.len(), 0);
             let metrics = statistics::QP.iter().zip(&device.sums);
@@ -239,7 +239,7 @@ impl Publisher {
             }
             Snapshot::replace_sums(&mut words, index, shown);
         }
-        page.journal.put_statistics(&words);
+        page.journal.put_statistics([&words, snapshot.qp_words()]);
     }
 
     /// Writes files and page when the process exits.

@@ -35,18 +35,18 @@ impl AckJournal {
         self.statistics_words().is_some()
     }
 
-    /// Replaces the page. Only one thread at a time calls this.
-    pub(crate) fn put_statistics(&self, words: &[u64]) {
+    /// Replaces the page by two lists of words. Only one thread at a time calls this.
+    pub(crate) fn put_statistics(&self, [head, rest]: [&[u64]; 2]) {
         let Some((sequence, len, page)) = self.statistics_words() else {
             return;
         };
-        let words = &words[..words.len().min(page.len())];
+        let count = (head.len() + rest.len()).min(page.len());
         // A killed process of the same journal may have left an odd number.
         let odd = sequence.load(Ordering::Relaxed) | 1;
         sequence.store(odd, Ordering::Relaxed);
         fence(Ordering::Release);
-        len.store(words.len() as u64, Ordering::Relaxed);
-        for (place, word) in page.iter().zip(words) {
+        len.store(count as u64, Ordering::Relaxed);
+        for (place, word) in page.iter().zip(head.iter().chain(rest)) {
             place.store(*word, Ordering::Relaxed);
         }
         sequence.store(odd.wrapping_add(1), Ordering::Release);
@@ -89,23 +89,23 @@ mod tests {
         let journal = AckJournal::new().unwrap();
         assert!(journal.has_statistics());
         assert_eq!(read(journal.fd()), []);
-        journal.put_statistics(&[1, 2, 3]);
+        journal.put_statistics([&[1], &[2, 3]]);
         assert_eq!(read(journal.fd()), [1, 2, 3]);
-        journal.put_statistics(&[4]);
+        journal.put_statistics([&[4], &[]]);
         assert_eq!(read(journal.fd()), [4]);
         let long = vec![7; STATISTICS_WORDS + 1];
-        journal.put_statistics(&long);
+        journal.put_statistics([&long, &[]]);
         assert_eq!(read(journal.fd()), long[1..]);
     }
 
     #[test]
     fn readers_never_see_half_a_page() {
         let journal = AckJournal::new().unwrap();
-        journal.put_statistics(&[0; 300]);
+        journal.put_statistics([&[0; 300], &[]]);
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for value in 1..2000 {
-                    journal.put_statistics(&[value; 300]);
+                    journal.put_statistics([&[value; 150], &[value; 150]]);
                 }
             });
             while !writer.is_finished() {

@@ -15,21 +15,24 @@ struct Run {
     each: u32,
 }
 
-/// The completions of one queue that its QP has not seen polled.
+/// The completions of one queue that its QP has not seen polled. A pointer until the first one,
+/// because most of many QPs are idle.
 #[derive(Debug, Default)]
-pub(super) struct PendingWqes {
-    runs: VecDeque<Run>,
-}
+pub(super) struct PendingWqes(Option<Box<Runs>>);
+
+#[derive(Debug, Default)]
+struct Runs(VecDeque<Run>);
 
 impl PendingWqes {
     /// Records that completion `number` of the CQ frees `freed_wqes` WQEs. Numbers grow.
     #[inline]
     pub(super) fn note(&mut self, number: u64, freed_wqes: u32) {
-        match self.runs.back_mut() {
+        let Runs(runs) = &mut **self.0.get_or_insert_default();
+        match runs.back_mut() {
             Some(run) if run.each == freed_wqes && run.first + u64::from(run.count) == number => {
                 run.count += 1;
             }
-            _ => self.runs.push_back(Run {
+            _ => runs.push_back(Run {
                 first: number,
                 count: 1,
                 each: freed_wqes,
@@ -40,8 +43,11 @@ impl PendingWqes {
     /// Returns the number of WQEs that are free because all completions below `taken` were polled.
     /// Each WQE is returned once.
     pub(super) fn reclaim(&mut self, taken: u64) -> u32 {
+        let Some(Runs(runs)) = self.0.as_deref_mut() else {
+            return 0;
+        };
         let mut freed_wqes = 0;
-        while let Some(run) = self.runs.front_mut() {
+        while let Some(run) = runs.front_mut() {
             let ahead = u32::try_from(taken.saturating_sub(run.first)).unwrap_or(u32::MAX);
             let count = run.count.min(ahead);
             freed_wqes += count * run.each;
@@ -50,14 +56,16 @@ impl PendingWqes {
                 run.count -= count;
                 break;
             }
-            self.runs.pop_front();
+            runs.pop_front();
         }
         freed_wqes
     }
 
     /// Forgets the completions, which were removed from the CQ.
     pub(super) fn clear(&mut self) {
-        self.runs.clear();
+        if let Some(Runs(runs)) = self.0.as_deref_mut() {
+            runs.clear();
+        }
     }
 }
 
@@ -72,7 +80,7 @@ mod tests {
         for (number, freed_wqes) in [(3, 1), (4, 1), (6, 1), (7, 5), (8, 5)] {
             pending.note(number, freed_wqes);
         }
-        assert_eq!(pending.runs.len(), 3);
+        assert_eq!(pending.0.as_ref().unwrap().0.len(), 3);
         assert_eq!(pending.reclaim(3), 0);
         assert_eq!(pending.reclaim(4), 1);
         assert_eq!(pending.reclaim(4), 0, "once");

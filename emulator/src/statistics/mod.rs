@@ -18,7 +18,7 @@ use rocade_wire::Qpn;
 
 use crate::counters::EngineCounters;
 
-pub(crate) use page::{DeviceRow, QpRow, Snapshot};
+pub(crate) use page::{DeviceRow, QpRows, Snapshot, qp_metrics};
 pub use page::{DeviceValues, QpValues, Statistics};
 pub use schema::{PORT, PROCESS, QP};
 

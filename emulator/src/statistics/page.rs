@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! hash of the tables, time, devices, queue pairs of the page, queue pairs of the process,
-//! values of PROCESS, devices (name, sums of QP, PORT), queue pairs (labels, QP)
+//! values of PROCESS, devices (name, sums of QP, PORT),
+//! queue pairs (labels, bits of the values of QP that are not 0, those values)
 //! ```
+//! So a queue pair without traffic takes few words, as most of a thousand are.
 //! Another version may have other tables, and then another hash. Its page is not read.
 
 use std::net::Ipv6Addr;
@@ -21,13 +23,18 @@ const HEAD_WORDS: usize = 5;
 const NAME_WORDS: usize = 8;
 const DEVICE_WORDS: usize = NAME_WORDS + QP.len() + PORT.len();
 const LABEL_WORDS: usize = 5;
-const QP_WORDS: usize = LABEL_WORDS + QP.len();
+/// Most words of a queue pair.
+const QP_WORDS: usize = LABEL_WORDS + 1 + QP.len();
+/// The form of the words. Another form gets another number.
+const FORM: &str = "2";
 /// Most words of a page.
 const MAX_WORDS: usize =
     HEAD_WORDS + PROCESS.len() + MAX_DEVICES * DEVICE_WORDS + MAX_QPS * QP_WORDS;
 
 // The journal reserves the space (`journal/statistics.rs`), and is below this module.
 const _: () = assert!(MAX_WORDS <= crate::journal::STATISTICS_WORDS);
+// A word says which values of a queue pair are not 0.
+const _: () = assert!(QP.len() <= 64);
 
 /// All values of a process at a time.
 #[derive(Debug, Default)]
@@ -36,7 +43,18 @@ pub(crate) struct Snapshot {
     pub(crate) unix_ns: u64,
     pub(crate) process: ProcessSample,
     pub(crate) devices: Vec<DeviceRow>,
-    pub(crate) qps: Vec<QpRow>,
+    pub(crate) qps: QpRows,
+}
+
+/// The values of [`QP`] of one queue pair, in their order.
+pub(crate) type QpMetrics = [u64; QP.len()];
+
+/// The words of queue pairs.
+#[derive(Debug, Default)]
+pub(crate) struct QpRows {
+    words: Vec<u64>,
+    rows: usize,
+    count: usize,
 }
 
 /// The values of a device.
@@ -46,13 +64,6 @@ pub(crate) struct DeviceRow {
     pub(crate) port: PortSample,
     /// The sums of [`QP`] over its queue pairs, also over those that were destroyed.
     pub(crate) sums: Vec<u64>,
-}
-
-/// The values of a queue pair.
-#[derive(Debug)]
-pub(crate) struct QpRow {
-    pub(crate) labels: QpLabels,
-    pub(crate) values: Vec<u64>,
 }
 
 /// The values of a process, as another process reads them. Each list is in the order of its table.
@@ -95,21 +106,46 @@ pub(super) fn values_of<S>(table: &[Metric<S>], sample: &S) -> Vec<u64> {
     table.iter().map(|metric| metric.get(sample)).collect()
 }
 
-impl QpRow {
-    pub(crate) fn new(labels: QpLabels, sample: &QpSample) -> Self {
+/// Returns the values of a queue pair.
+pub(crate) fn qp_metrics(sample: &QpSample) -> QpMetrics {
+    std::array::from_fn(|index| QP[index].get(sample))
+}
+
+impl QpRows {
+    /// Makes room for a number of queue pairs without traffic.
+    pub(crate) fn with_capacity(count: usize) -> Self {
         Self {
-            labels,
-            values: values_of(QP, sample),
+            words: Vec::with_capacity(count.min(MAX_QPS) * (LABEL_WORDS + 2)),
+            ..Self::default()
         }
+    }
+
+    /// Adds a queue pair. Those that have no place in a page are counted only.
+    pub(crate) fn push(&mut self, labels: &QpLabels, values: &QpMetrics) {
+        self.count += 1;
+        if self.rows == MAX_QPS {
+            return;
+        }
+        self.rows += 1;
+        let bit = |(index, value): (usize, &u64)| u64::from(*value != 0) << index;
+        let present = values.iter().enumerate().map(bit).sum();
+        self.words.extend(label_words(labels));
+        self.words.push(present);
+        self.words
+            .extend(values.iter().filter(|value| **value != 0));
+    }
+
+    /// Returns the number of queue pairs, also of those without a place in a page.
+    pub(crate) const fn count(&self) -> usize {
+        self.count
     }
 }
 
 impl Snapshot {
-    /// Returns the words of a page.
-    pub(crate) fn to_words(&self) -> Vec<u64> {
+    /// Returns the words of a page up to the queue pairs. [`Self::qp_words`] are the rest.
+    pub(crate) fn head_words(&self) -> Vec<u64> {
         let devices = &self.devices[..self.devices.len().min(MAX_DEVICES)];
-        let qps = &self.qps[..self.qps.len().min(MAX_QPS)];
-        let counts = [devices.len(), qps.len(), self.qps.len()].map(|count| count as u64);
+        let counts = [devices.len(), self.qps.rows, self.qps.count].map(|count| count as u64);
         let mut words = vec![tables_hash(), self.unix_ns];
         words.extend(counts);
         words.extend(values_of(PROCESS, &self.process));
@@ -119,11 +155,17 @@ impl Snapshot {
             words.extend(sums.take(QP.len()));
             words.extend(values_of(PORT, &device.port));
         }
-        for qp in qps {
-            words.extend(label_words(&qp.labels));
-            words.extend(&qp.values);
-        }
         words
+    }
+
+    /// Returns the words of the queue pairs.
+    pub(crate) fn qp_words(&self) -> &[u64] {
+        &self.qps.words
+    }
+
+    #[cfg(all(test, not(loom)))]
+    fn to_words(&self) -> Vec<u64> {
+        [&self.head_words(), self.qp_words()].concat()
     }
 
     /// Replaces the sums of a device in the words of a page.
@@ -150,8 +192,7 @@ impl Statistics {
         let devices = usize::try_from(devices).ok()?.min(MAX_DEVICES);
         let qps = usize::try_from(qps).ok()?.min(MAX_QPS);
         let (process, words) = words.split_at_checked(PROCESS.len())?;
-        let (device_words, words) = words.split_at_checked(devices * DEVICE_WORDS)?;
-        let qp_words = words.get(..qps * QP_WORDS)?;
+        let (device_words, mut qp_words) = words.split_at_checked(devices * DEVICE_WORDS)?;
         let device = |words: &[u64]| {
             let (name, values) = words.split_at_checked(NAME_WORDS)?;
             let (sums, port) = values.split_at_checked(QP.len())?;
@@ -161,13 +202,6 @@ impl Statistics {
                 port: port.to_vec(),
             })
         };
-        let qp = |words: &[u64]| {
-            let (labels, values) = words.split_first_chunk()?;
-            Some(QpValues {
-                labels: labels_of(labels)?,
-                values: values.to_vec(),
-            })
-        };
         Some(Self {
             unix_ns,
             process: process.to_vec(),
@@ -175,22 +209,49 @@ impl Statistics {
                 .chunks_exact(DEVICE_WORDS)
                 .map(device)
                 .collect::<Option<_>>()?,
-            qps: qp_words
-                .chunks_exact(QP_WORDS)
-                .map(qp)
+            qps: (0..qps)
+                .map(|_| take_qp(&mut qp_words))
                 .collect::<Option<_>>()?,
             qp_count: usize::try_from(qp_count).ok()?,
         })
     }
 }
 
-/// Returns a number that differs between different tables (FNV-1a of all names).
+/// Takes the values of a queue pair from the begin of the words.
+fn take_qp(words: &mut &[u64]) -> Option<QpValues> {
+    let (labels, rest) = words.split_first_chunk()?;
+    let (present, rest) = rest.split_first()?;
+    let (kept, rest) = rest.split_at_checked(present.count_ones() as usize)?;
+    if u128::from(*present) >> QP.len() != 0 {
+        return None;
+    }
+    let mut kept = kept.iter();
+    let value = |index| {
+        let is_kept = present >> index & 1 != 0;
+        if is_kept {
+            kept.next().copied()
+        } else {
+            Some(0)
+        }
+    };
+    let values = (0..QP.len()).map(value).collect::<Option<_>>()?;
+    *words = rest;
+    Some(QpValues {
+        labels: labels_of(labels)?,
+        values,
+    })
+}
+
+/// Returns a number that differs between different tables and forms (FNV-1a of all names).
 fn tables_hash() -> u64 {
     fn names<S>(table: &'static [Metric<S>]) -> impl Iterator<Item = &'static str> {
         let both = |metric: &'static Metric<S>| [metric.name, metric.reason.unwrap_or("")];
         table.iter().flat_map(both).chain(["|"])
     }
-    let names = names(QP).chain(names(PORT)).chain(names(PROCESS));
+    let names = names(QP)
+        .chain(names(PORT))
+        .chain(names(PROCESS))
+        .chain([FORM]);
     let bytes = names.flat_map(|name| name.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -277,11 +338,15 @@ mod tests {
             port: PortSample::default(),
             sums: vec![9; QP.len()],
         };
+        let mut rows = QpRows::default();
+        for _ in 0..qps {
+            rows.push(&labels, &qp_metrics(&sample));
+        }
         Snapshot {
             unix_ns: 5,
             process: ProcessSample::default(),
             devices: vec![device],
-            qps: (0..qps).map(|_| QpRow::new(labels, &sample)).collect(),
+            qps: rows,
         }
     }
 
@@ -300,12 +365,26 @@ mod tests {
         let value = |name| QP.iter().position(|metric| metric.name == name).unwrap();
         assert_eq!(qp.values[value("sent_pkts")], 7);
         assert_eq!(qp.values[value("recv_queue")], 3);
+        assert_eq!(qp.values.iter().sum::<u64>(), 10);
+        assert_eq!(qp.values.len(), QP.len());
+    }
+
+    /// A process may have a thousand queue pairs of which few have traffic.
+    #[test]
+    fn values_of_0_take_no_words() {
+        let len = |qps| snapshot(qps).to_words().len();
+        assert_eq!(len(2) - len(1), LABEL_WORDS + 1 + 2);
+        let mut full = QpRows::default();
+        let labels = labels_of(&[1, 0, 0, 0, 0]).unwrap();
+        full.push(&labels, &[u64::MAX; QP.len()]);
+        assert_eq!(full.words.len(), QP_WORDS);
+        let read = take_qp(&mut full.words.as_slice()).unwrap();
+        assert_eq!(read.values, [u64::MAX; QP.len()]);
     }
 
     #[test]
     fn a_page_has_room_for_some_queue_pairs_only() {
         let words = snapshot(MAX_QPS + 5).to_words();
-        assert!(words.len() <= MAX_WORDS);
         let read = Statistics::from_words(&words).unwrap();
         assert_eq!((read.qps.len(), read.qp_count), (MAX_QPS, MAX_QPS + 5));
     }
@@ -318,6 +397,10 @@ mod tests {
         }
         let mut other = words.clone();
         other[0] ^= 1;
+        assert_eq!(Statistics::from_words(&other), None);
+        let mut other = words.clone();
+        other[HEAD_WORDS + PROCESS.len() + DEVICE_WORDS + LABEL_WORDS] |= 1 << QP.len();
+        other.push(0);
         assert_eq!(Statistics::from_words(&other), None);
         let mut other = words;
         other[HEAD_WORDS + PROCESS.len()] = u64::from_le_bytes(*b"\x1b[2J\0\0\0\0");

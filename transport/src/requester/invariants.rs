@@ -68,7 +68,7 @@ impl Requester {
     /// READs and atomics in flight end after `una` and before `cursor`, in order.
     fn check_responses(&self) {
         let mut before = self.una;
-        for end in &self.rd_pending {
+        for end in self.rd_pending.iter() {
             assert!(end.diff(before) > 0, "{self:?}");
             before = *end;
         }

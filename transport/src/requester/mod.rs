@@ -33,7 +33,7 @@ use crate::masked::{self, MaskedOp};
 use crate::memory::{AccessError, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::queue::{SendLimits, Srqn};
+use crate::queue::{LazyDeque, SendLimits, Srqn};
 use crate::rate::RateLimit;
 use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
@@ -207,7 +207,7 @@ pub(crate) struct Requester {
     /// Cost position of the next WQE to start.
     next_cost: u64,
     /// Ends of the READ and atomic requests in flight.
-    rd_pending: VecDeque<Psn>,
+    rd_pending: LazyDeque<Psn>,
     /// Started READ/atomic WQEs that are not complete.
     rd_wqes: u32,
     packets_since_ack_req: u32,
@@ -263,7 +263,7 @@ impl Requester {
             cursor: Psn::new(0),
             next_new: Psn::new(0),
             next_cost: 0,
-            rd_pending: VecDeque::new(),
+            rd_pending: LazyDeque::new(),
             rd_wqes: 0,
             packets_since_ack_req: 0,
             credits: Credits::new(),

@@ -42,7 +42,7 @@ impl Responder {
     /// The messages whose completions were not handed out are in order, and before `epsn`.
     fn check_received(&self) {
         let mut before = self.reported;
-        for message in &self.received {
+        for message in self.received.iter() {
             if let Some((psn, _)) = before {
                 assert!(message.0.diff(psn) > 0, "{self:?}");
             }

@@ -15,7 +15,7 @@ use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
 
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
 use crate::cx::Cx;
-use crate::queue::{RecvSource, RecvWqe, Srqn};
+use crate::queue::{LazyDeque, RecvSource, RecvWqe, Srqn};
 use crate::wr::AccessFlags;
 
 use ack_policy::Response;
@@ -123,13 +123,13 @@ pub(crate) struct Responder {
     has_unsent_credits: bool,
     current: InProgress,
     /// READs and atomics that can be replayed.
-    saved: VecDeque<Saved>,
+    saved: LazyDeque<Saved>,
     /// Responses not sent yet, in order.
     queue: VecDeque<Response>,
     /// PSN and MSN of an ACK for the messages whose completions were handed out.
     reported: Option<(Psn, Msn)>,
     /// PSN and MSN of an ACK for each message whose receive completion was not handed out yet.
-    received: VecDeque<(Psn, Msn)>,
+    received: LazyDeque<(Psn, Msn)>,
 }
 
 impl Responder {
@@ -146,10 +146,10 @@ impl Responder {
             announced_zero: false,
             has_unsent_credits: false,
             current: InProgress::None,
-            saved: VecDeque::new(),
+            saved: LazyDeque::new(),
             queue: VecDeque::new(),
             reported: None,
-            received: VecDeque::new(),
+            received: LazyDeque::new(),
         }
     }
 
@@ -307,9 +307,9 @@ impl Responder {
         self.announced_zero = false;
         self.has_unsent_credits = false;
         self.current = InProgress::None;
-        self.saved = VecDeque::new();
+        self.saved = LazyDeque::new();
         self.queue = VecDeque::new();
         self.reported = None;
-        self.received = VecDeque::new();
+        self.received = LazyDeque::new();
     }
 }

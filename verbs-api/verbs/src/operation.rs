@@ -26,7 +26,7 @@ use crate::slots::Slots;
 /// The completion queues of a queue pair. Dropped after the queue pair itself.
 pub(crate) struct Ends {
     /// Dropped first, because it hands out completions.
-    shared: Option<SharedEnd>,
+    shared: Option<Box<SharedEnd>>,
     owner: ObjectId,
     queues: Option<[Arc<Router>; 2]>,
 }
@@ -48,13 +48,18 @@ impl Ends {
         srq: Option<&SharedReceiveQueue>,
         cq: &CompletionQueue,
     ) -> Result<Self, VerbsError> {
-        self.shared = srq.map(|srq| SharedEnd::new(qp, srq, cq)).transpose()?;
+        let end = |srq| SharedEnd::new(qp, srq, cq).map(Box::new);
+        self.shared = srq.map(end).transpose()?;
         Ok(self)
     }
 
     /// Returns the part in the futures of a shared receive queue.
-    pub(crate) const fn shared(&self) -> Option<&SharedEnd> {
-        self.shared.as_ref()
+    pub(crate) const fn owner(&self) -> ObjectId {
+        self.owner
+    }
+
+    pub(crate) fn shared(&self) -> Option<&SharedEnd> {
+        self.shared.as_deref()
     }
 
     /// The ends of a queue pair without completions.

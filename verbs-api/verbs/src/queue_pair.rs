@@ -385,7 +385,6 @@ impl UnconnectedQueuePair {
         QueuePair {
             qp: self.qp,
             ends: self.ends,
-            id: self.id,
             peer,
         }
     }
@@ -451,7 +450,6 @@ pub struct QueuePair {
     qp: Qp,
     /// Dropped after the queue pair itself.
     ends: Ends,
-    id: ObjectId,
     peer: Endpoint,
 }
 
@@ -489,7 +487,7 @@ impl QueuePair {
     /// Returns its identifier in [events](crate::Context::poll_event).
     #[must_use]
     pub const fn id(&self) -> ObjectId {
-        self.id
+        self.ends.owner()
     }
 
     /// Returns the queue pair number.
