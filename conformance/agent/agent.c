@@ -3,7 +3,7 @@
  * requests and reports the results, as ordered by the suite. It needs only libibverbs and librdmacm
  * of any rdma-core:
  *
- * 	cc -O2 -o agent agent.c serve.c cm.c -lrdmacm -libverbs
+ * 	cc -O2 -o agent agent.c states.c windows.c serve.c cm.c -lrdmacm -libverbs
  * 	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-t TOKEN] [-l TCP_PORT [-a ADDR]]
  *
  * It reads orders from standard input and writes the answers to standard output. With -l, it uses
@@ -32,46 +32,20 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-enum { FEATURES = 5, ENDS = 256, REGIONS = 8, REGION_LEN = 1 << 30 };
-enum { WINDOWS = 16, GROUPS = 4, DEPTH = 64, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
-/* Access rights in the suite's notation. */
-enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8, READ_ONLY = 16 };
+enum { FEATURES = 5, ENDS = 256, REGION_LEN = 1 << 30, SRQN = 0xc0ffee };
 /* Constants that headers of older rdma-cores lack. */
-enum { ACCESS_FLUSH_GLOBAL = 1 << 8, CAP_FLUSH_GLOBAL = 38, CAP_ATOMIC_WRITE = 40 };
+enum { CAP_FLUSH_GLOBAL = 38, CAP_ATOMIC_WRITE = 40 };
 
 #define RECEIVE (1ull << 63)
 
-struct region {
-	struct ibv_mr *mr;
-	uint8_t *bytes;
-	size_t len;
-};
-
-/* A queue pair with its resources. It has its own context, because asynchronous events belong to a
- * context. */
-struct end {
-	struct ibv_context *context;
-	struct ibv_pd *pd, *foreign;
-	struct ibv_cq *cq;
-	struct ibv_xrcd *xrcd;
-	struct ibv_srq *srq;
-	struct ibv_qp *qp;
-	struct ibv_ah *ah;
-	struct ibv_mw *windows[WINDOWS];
-	struct region regions[REGIONS];
-	union ibv_gid groups[GROUPS];
-	struct ibv_qp_attr attr;
-	uint32_t rig_qpn;
-	/* The socket that joins the groups at the IP level, as rdma_join_multicast does. */
-	int window_count, group_count, group_socket;
-};
-
 static const char *device_name, *told_features[FEATURES];
 static char device_address[INET6_ADDRSTRLEN];
-static int port = 1, told_gid_index = -1, gid_index = -1, told_feature_count, can_flush;
+int port = 1;
+static int told_gid_index = -1, gid_index = -1, told_feature_count;
 static struct ibv_device *device;
 static struct end *ends[ENDS];
 static FILE *in, *out;
+int can_flush;
 /* The suite has stated the right token, if there is one. */
 static int is_admitted;
 /* The unread words of the order. */
@@ -101,14 +75,6 @@ const char *word(void)
 uint64_t number(void)
 {
 	return strtoull(word(), NULL, 0);
-}
-
-/* READ_ONLY leaves out the right of the device to write for its owner. */
-static int access_of(unsigned rights)
-{
-	return (rights & READ_ONLY ? 0 : IBV_ACCESS_LOCAL_WRITE) | (rights & WRITE ? IBV_ACCESS_REMOTE_WRITE : 0) |
-	       (rights & READ ? IBV_ACCESS_REMOTE_READ : 0) | (rights & ATOMIC ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
-	       (rights & FLUSH && can_flush ? ACCESS_FLUSH_GLOBAL : 0);
 }
 
 static void gid_of(const char *address, union ibv_gid *gid)
@@ -220,17 +186,8 @@ static int hello(void)
 	return answer("");
 }
 
-static void destroy(struct end *end)
+static void destroy_resources(struct end *end)
 {
-	/* rxe keeps a queue pair until the windows bound to it are deallocated. */
-	for (int i = 0; i < end->window_count; i++)
-		ibv_dealloc_mw(end->windows[i]);
-	for (int i = 0; end->qp && i < end->group_count; i++)
-		ibv_detach_mcast(end->qp, &end->groups[i], 0);
-	if (end->group_socket > 0)
-		close(end->group_socket);
-	if (end->qp)
-		ibv_destroy_qp(end->qp);
 	for (int i = 0; i < REGIONS; i++) {
 		if (end->regions[i].mr)
 			ibv_dereg_mr(end->regions[i].mr);
@@ -250,7 +207,34 @@ static void destroy(struct end *end)
 		ibv_dealloc_pd(end->pd);
 	if (end->context)
 		ibv_close_device(end->context);
+}
+
+static void destroy(struct end *end)
+{
+	deallocate_windows(end);
+	for (int i = 0; end->qp && i < end->group_count; i++)
+		ibv_detach_mcast(end->qp, &end->groups[i], 0);
+	if (end->group_socket > 0)
+		close(end->group_socket);
+	if (end->qp)
+		ibv_destroy_qp(end->qp);
+	if (!end->first)
+		destroy_resources(end);
+	else if (end->cq)
+		ibv_destroy_cq(end->cq);
 	free(end);
+}
+
+/* Closes a queue pair, after those that use its resources. */
+static void close_end(struct end *end)
+{
+	for (int i = 0; i < ENDS; i++)
+		if (ends[i] && ends[i]->first == end)
+			close_end(ends[i]);
+	for (int i = 0; i < ENDS; i++)
+		if (ends[i] == end)
+			ends[i] = NULL;
+	destroy(end);
 }
 
 static int local_sge(struct end *end, struct ibv_sge *sge)
@@ -336,40 +320,6 @@ static int make_qp(struct end *end, enum ibv_qp_type type)
 	return end->qp ? 0 : -1;
 }
 
-static int change(struct end *end, enum ibv_qp_state state, struct ibv_qp_attr *attr, int mask)
-{
-	attr->qp_state = state;
-	errno = ibv_modify_qp(end->qp, attr, IBV_QP_STATE | mask);
-	return errno;
-}
-
-static int to_init(struct end *end, struct ibv_qp_attr *attr)
-{
-	int is_ud = end->qp->qp_type == IBV_QPT_UD;
-	return change(end, IBV_QPS_INIT, attr,
-		      IBV_QP_PKEY_INDEX | IBV_QP_PORT | (is_ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
-}
-
-static int to_rtr(struct end *end, struct ibv_qp_attr *attr)
-{
-	enum ibv_qp_type type = end->qp->qp_type;
-	int mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_RECV)
-		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	return change(end, IBV_QPS_RTR, attr, type == IBV_QPT_UD ? 0 : mask);
-}
-
-static int to_rts(struct end *end, struct ibv_qp_attr *attr)
-{
-	enum ibv_qp_type type = end->qp->qp_type;
-	int mask = IBV_QP_SQ_PSN;
-	if (type == IBV_QPT_XRC_RECV)
-		mask |= IBV_QP_TIMEOUT;
-	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND)
-		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-	return change(end, IBV_QPS_RTS, attr, mask);
-}
-
 /* Answers with the number of the queue pair and the addresses of its memory. */
 static int describe(int handle, struct end *end, int regions)
 {
@@ -441,24 +391,59 @@ static const char *build(struct end *end, int *regions)
 	return NULL;
 }
 
+/* Returns an end in a free place, or NULL. */
+static struct end *new_end(int *handle)
+{
+	*handle = 0;
+	while (*handle < ENDS && ends[*handle])
+		++*handle;
+	return *handle < ENDS ? ends[*handle] = calloc(1, sizeof **ends) : NULL;
+}
+
 /* `open SERVICE FROM RIG_ADDRESS RIG_QPN RQ_PSN SQ_PSN MTU RIGHTS DEST_RD_ATOMIC RD_ATOMIC
  * MIN_RNR_TIMER TIMEOUT RETRY_CNT RNR_RETRY STATE CQ_DEPTH
  * REGIONS {LEN RIGHTS FOREIGN BINDABLE}  RECEIVES {REGION OFFSET LEN BAD_KEY}` */
 static int open_end(void)
 {
-	int handle = 0, regions = 0;
-	while (handle < ENDS && ends[handle])
-		handle++;
-	struct end *end = handle < ENDS ? calloc(1, sizeof *end) : NULL;
+	int handle, regions = 0;
+	struct end *end = new_end(&handle);
 	if (!end)
 		return answer("unable too many queue pairs");
 	const char *failed = build(end, &regions);
 	if (failed) {
 		unable(failed);
-		destroy(end);
+		close_end(end);
 		return 0;
 	}
-	ends[handle] = end;
+	return describe(handle, end, regions);
+}
+
+/* sibling HANDLE RIG_QPN: answers like open. The queue pair has the context, the protection domain
+ * and the memory of the first, but a completion queue of its own. */
+static int open_sibling(struct end *first)
+{
+	int handle, regions = 0;
+	if (first->first || first->srq || first->ah || !first->qp)
+		return answer("unable to add a queue pair to this one");
+	struct end *end = new_end(&handle);
+	if (!end)
+		return answer("unable too many queue pairs");
+	end->first = first;
+	end->context = first->context;
+	end->pd = first->pd;
+	memcpy(end->regions, first->regions, sizeof end->regions);
+	while (regions < REGIONS && end->regions[regions].mr)
+		regions++;
+	end->attr = first->attr;
+	end->attr.dest_qp_num = end->rig_qpn = number();
+	struct ibv_qp_attr attr = end->attr;
+	end->cq = ibv_create_cq(end->context, 2 * DEPTH, NULL, NULL, 0);
+	if (!end->cq || make_qp(end, first->qp->qp_type) || to_init(end, &attr) || to_rtr(end, &attr) ||
+	    to_rts(end, &attr)) {
+		unable("a further queue pair");
+		close_end(end);
+		return 0;
+	}
 	return describe(handle, end, regions);
 }
 
@@ -487,40 +472,12 @@ static int memory(struct end *end, int is_write)
 static int deregister(struct end *end)
 {
 	unsigned region = number();
-	if (region >= REGIONS || !end->regions[region].mr)
+	if (region >= REGIONS || !end->regions[region].mr || end->first)
 		return answer("unable no such region");
 	if ((errno = ibv_dereg_mr(end->regions[region].mr)))
 		return unable("ibv_dereg_mr");
 	end->regions[region].mr = NULL;
 	return answer("ok");
-}
-
-static int window(struct end *end)
-{
-	struct ibv_mw *window = end->window_count < WINDOWS ? ibv_alloc_mw(end->pd, IBV_MW_TYPE_2) : NULL;
-	if (!window)
-		return unable("ibv_alloc_mw");
-	end->windows[end->window_count++] = window;
-	return answer("ok %u", window->rkey);
-}
-
-/* bind RKEY REGION OFFSET LEN RIGHTS ZERO_BASED: binds the window whose key differs at most in the
- * low byte. */
-static int bind_window(struct end *end, struct ibv_send_wr *wr)
-{
-	uint32_t rkey = wr->bind_mw.rkey = number();
-	unsigned region = number();
-	if (region >= REGIONS)
-		return -1;
-	for (int i = 0; i < end->window_count; i++)
-		if (end->windows[i]->rkey >> 8 == rkey >> 8)
-			wr->bind_mw.mw = end->windows[i];
-	wr->bind_mw.bind_info.mr = end->regions[region].mr;
-	wr->bind_mw.bind_info.addr = (uintptr_t)end->regions[region].bytes + number();
-	wr->bind_mw.bind_info.length = number();
-	int access = access_of(number()) & ~IBV_ACCESS_LOCAL_WRITE;
-	wr->bind_mw.bind_info.mw_access_flags = access | (number() ? IBV_ACCESS_ZERO_BASED : 0);
-	return wr->bind_mw.mw && wr->bind_mw.bind_info.mr ? 0 : -1;
 }
 
 static int operation(struct end *end, struct ibv_send_wr *wr)
@@ -536,7 +493,7 @@ static int operation(struct end *end, struct ibv_send_wr *wr)
 	} else if (is(name, "bind")) {
 		wr->opcode = IBV_WR_BIND_MW;
 		wr->num_sge = 0;
-		return bind_window(end, wr);
+		return bind_type_2(end, wr);
 	} else if (is(name, "write") || is(name, "write-imm") || is(name, "read")) {
 		wr->opcode = with_imm          ? IBV_WR_RDMA_WRITE_WITH_IMM :
 			     is(name, "write") ? IBV_WR_RDMA_WRITE :
@@ -601,31 +558,6 @@ static int event(struct end *end)
 		return answer("none");
 	ibv_ack_async_event(&event);
 	return answer("ok %d", event.event_type);
-}
-
-static int state(struct end *end)
-{
-	struct ibv_qp_attr attr;
-	struct ibv_qp_init_attr init;
-	if (!end->qp || (errno = ibv_query_qp(end->qp, &attr, IBV_QP_STATE, &init)))
-		return unable("ibv_query_qp");
-	return answer("ok %d", attr.qp_state);
-}
-
-static int to_error(struct end *end)
-{
-	struct ibv_qp_attr attr = {0};
-	return !end->qp || change(end, IBV_QPS_ERR, &attr, 0) ? unable("ibv_modify_qp to ERR") : answer("ok");
-}
-
-/* reset HANDLE: leaves the queue pair in RTS. */
-static int reset(struct end *end)
-{
-	struct ibv_qp_attr attr = end->attr;
-	if (!end->qp || change(end, IBV_QPS_RESET, &attr, 0) || to_init(end, &attr) || to_rtr(end, &attr) ||
-	    to_rts(end, &attr))
-		return unable("ibv_modify_qp from RESET");
-	return answer("ok");
 }
 
 /* limit HANDLE LIMIT */
@@ -714,8 +646,7 @@ static int obey(char *line)
 	if (!end)
 		return answer("unable no such queue pair");
 	if (is(order, "close")) {
-		destroy(end);
-		ends[handle] = NULL;
+		close_end(end);
 		return answer("ok");
 	}
 	if (is(order, "read") || is(order, "write"))
@@ -730,7 +661,12 @@ static int obey(char *line)
 	       is(order, "state")      ? state(end) :
 	       is(order, "error")      ? to_error(end) :
 	       is(order, "deregister") ? deregister(end) :
-	       is(order, "window")     ? window(end) :
+	       is(order, "sibling")    ? open_sibling(end) :
+	       is(order, "window")     ? window(end, IBV_MW_TYPE_2) :
+	       is(order, "window-1")   ? window(end, IBV_MW_TYPE_1) :
+	       is(order, "bind-1")     ? bind_type_1(end) :
+	       is(order, "drain")      ? drain(end) :
+	       is(order, "resume")     ? resume(end) :
 	       is(order, "rearm")      ? rearm(end) :
 	       is(order, "reset")      ? reset(end) :
 	       is(order, "limit")      ? limit(end) :
@@ -788,7 +724,7 @@ int main(int argc, char **argv)
 	}
 	for (int i = 0; i < ENDS; i++)
 		if (ends[i])
-			destroy(ends[i]);
+			close_end(ends[i]);
 	free(line);
 	ibv_free_device_list(devices);
 	return 0;

@@ -24,7 +24,7 @@ use crate::{
     Feature, Peer, PeerQp, QpSpec,
     peer::{
         Buffer, Completion, Event, PeerManager, ReceivesFrom, Region, Rights, State, Status,
-        Unable, Work, WorkOp,
+        Unable, WindowBind, Work, WorkOp,
     },
     report::Device,
 };
@@ -202,23 +202,8 @@ impl Peer for Agent {
 
     fn open(&self, spec: &QpSpec) -> Result<Box<dyn PeerQp>, Unable> {
         let answer = accepted(self.link.borrow_mut().ask(&open_order(spec))?)?;
-        let mut words = Tokens(answer.split_whitespace());
-        let (handle, qpn, srqn) = (words.number()?, words.number()?, words.number()?);
-        let mut regions = Vec::new();
-        for region in &spec.regions {
-            regions.push(Region {
-                va: words.number()?,
-                rkey: Rkey::new(words.number()?),
-                len: region.len,
-            });
-        }
-        Ok(Box::new(AgentQp {
-            link: Rc::clone(&self.link),
-            handle,
-            qpn: Qpn::new(qpn),
-            srqn,
-            regions,
-        }))
+        let lens = spec.regions.iter().map(|region| region.len);
+        Ok(Box::new(AgentQp::described(&self.link, &answer, lens)?))
     }
 
     fn manager(&self) -> Result<Box<dyn PeerManager>, Unable> {
@@ -316,6 +301,18 @@ fn open_order(spec: &QpSpec) -> String {
     order
 }
 
+fn window_words(bind: &WindowBind) -> String {
+    format!(
+        "{} {} {} {} {} {}",
+        bind.rkey.get(),
+        bind.region,
+        bind.offset,
+        bind.len,
+        bits(bind.rights),
+        u32::from(bind.zero_based)
+    )
+}
+
 /// Returns the words of a request, or `None` if standard verbs lack the operation.
 fn operation(op: &WorkOp) -> Option<String> {
     let imm = |imm: [u8; 4]| u32::from_be_bytes(imm);
@@ -324,15 +321,7 @@ fn operation(op: &WorkOp) -> Option<String> {
         WorkOp::Send { imm: Some(data) } => format!("send-imm {}", imm(data)),
         WorkOp::SendInv { rkey } => format!("send-inv {}", rkey.get()),
         WorkOp::Invalidate { rkey } => format!("invalidate {}", rkey.get()),
-        WorkOp::Bind(bind) => format!(
-            "bind {} {} {} {} {} {}",
-            bind.rkey.get(),
-            bind.region,
-            bind.offset,
-            bind.len,
-            bits(bind.rights),
-            u32::from(bind.zero_based)
-        ),
+        WorkOp::Bind(bind) => format!("bind {}", window_words(&bind)),
         WorkOp::Write {
             va,
             rkey,
@@ -370,6 +359,31 @@ impl Drop for AgentQp {
 }
 
 impl AgentQp {
+    /// Reads the answer to an order that creates a queue pair, with regions of these lengths.
+    fn described(
+        link: &Rc<RefCell<Link>>,
+        answer: &str,
+        lens: impl Iterator<Item = usize>,
+    ) -> Result<Self, Unable> {
+        let mut words = Tokens(answer.split_whitespace());
+        let (handle, qpn, srqn) = (words.number()?, words.number()?, words.number()?);
+        let mut regions = Vec::new();
+        for len in lens {
+            regions.push(Region {
+                va: words.number()?,
+                rkey: Rkey::new(words.number()?),
+                len,
+            });
+        }
+        Ok(Self {
+            link: Rc::clone(link),
+            handle,
+            qpn: Qpn::new(qpn),
+            srqn,
+            regions,
+        })
+    }
+
     fn ask(&self, order: &str, rest: &str) -> Result<String, Unable> {
         let order = format!("{order} {} {rest}", self.handle);
         self.link.borrow_mut().ask(&order)
@@ -464,6 +478,22 @@ impl PeerQp for AgentQp {
         Tokens(answer.split_whitespace()).number().map(Rkey::new)
     }
 
+    fn type_1_window(&self) -> Result<Rkey, Unable> {
+        let answer = self.order("window-1", "")?;
+        Tokens(answer.split_whitespace()).number().map(Rkey::new)
+    }
+
+    fn bind_type_1(&self, id: u64, bind: &WindowBind) -> Result<Rkey, Unable> {
+        let answer = self.order("bind-1", &format!("{id} {}", window_words(bind)))?;
+        Tokens(answer.split_whitespace()).number().map(Rkey::new)
+    }
+
+    fn sibling(&self, rig_qpn: Qpn) -> Result<Box<dyn PeerQp>, Unable> {
+        let answer = self.order("sibling", &rig_qpn.get().to_string())?;
+        let lens = self.regions.iter().map(|region| region.len);
+        Ok(Box::new(AgentQp::described(&self.link, &answer, lens)?))
+    }
+
     fn rearm(&self, to: IpAddr) -> Result<(), Unable> {
         self.order("rearm", &to.to_string()).map(drop)
     }
@@ -482,6 +512,15 @@ impl PeerQp for AgentQp {
 
     fn reset(&self) -> Result<(), Unable> {
         self.order("reset", "").map(drop)
+    }
+
+    fn drain(&self, notify: bool) -> Result<(), Unable> {
+        let notify = u32::from(notify).to_string();
+        self.order("drain", &notify).map(drop)
+    }
+
+    fn resume(&self) -> Result<(), Unable> {
+        self.order("resume", "").map(drop)
     }
 
     fn destroy(&self) -> Result<(), Unable> {

@@ -246,10 +246,10 @@ impl Default for QpSpec {
     }
 }
 
-/// A bind operation of a type 2 memory window.
+/// A bind operation of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBind {
-    /// The key before and after the bind.
+    /// The key: that of a type 2 window after the bind, and that of a type 1 window before it.
     pub rkey: Rkey,
     /// The index of the region in [`QpSpec::regions`].
     pub region: usize,
@@ -471,6 +471,7 @@ codes! {
         Rtr = 2,
         Rts = 3,
         Sqd = 4,
+        Sqe = 5,
         Err = 6,
     }
 }
@@ -642,6 +643,37 @@ pub trait PeerQp {
     /// [`Unable`], which skips the case.
     fn window(&self) -> Result<Rkey, Unable>;
 
+    /// Allocates a type 1 memory window of the queue pair's protection domain, and returns its key.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn type_1_window(&self) -> Result<Rkey, Unable> {
+        Err(Unable("no memory windows of type 1".to_owned()))
+    }
+
+    /// Posts a bind of a type 1 window, and returns its new key. A length of 0 binds the window to
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn bind_type_1(&self, id: u64, bind: &WindowBind) -> Result<Rkey, Unable> {
+        let _ = (id, bind);
+        Err(Unable("no memory windows of type 1".to_owned()))
+    }
+
+    /// Creates another queue pair with the protection domain, the regions, the windows and the
+    /// attributes of this one. It is connected to another number of the rig, has a completion queue
+    /// of its own, and shares the asynchronous events. It must be dropped first.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn sibling(&self, rig_qpn: Qpn) -> Result<Box<dyn PeerQp>, Unable> {
+        let _ = rig_qpn;
+        Err(Unable(
+            "no two queue pairs in a protection domain".to_owned(),
+        ))
+    }
+
     /// Creates an indirect key of these consecutive segments, with addresses from 0 on. The key
     /// lives as long as the queue pair.
     ///
@@ -696,6 +728,23 @@ pub trait PeerQp {
     /// [`Unable`], which skips the case.
     fn reset(&self) -> Result<(), Unable> {
         Err(Unable("it cannot be reset".to_owned()))
+    }
+
+    /// Moves the queue pair to SQD. It raises SQ_DRAINED if `notify` is set.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn drain(&self, notify: bool) -> Result<(), Unable> {
+        let _ = notify;
+        Err(Unable("no state SQD".to_owned()))
+    }
+
+    /// Moves the queue pair from SQD or SQE to RTS.
+    ///
+    /// # Errors
+    /// [`Unable`], which skips the case.
+    fn resume(&self) -> Result<(), Unable> {
+        Err(Unable("no way back to RTS".to_owned()))
     }
 
     /// Destroys the queue pair, but keeps its memory and completions.

@@ -9,9 +9,9 @@ use rocade_wire::{Mtu, Opcode, Operation, Psn, Qpn, Rkey, Service};
 
 use super::{Bench, Link, skip};
 use crate::{
-    PacketBuilder, Peer, PeerQp,
+    PacketBuilder, Peer, PeerQp, QpSpec,
     case::{CaseError, CaseResult, equal, fail},
-    peer::{Buffer, Completion, Event, Region, Rights, State, Status, Work},
+    peer::{Buffer, Completion, Event, Region, Rights, State, Status, WindowBind, Work},
     rig::Received,
 };
 
@@ -195,6 +195,48 @@ impl<'b> Conn<'b> {
         Ok(rkey)
     }
 
+    /// Allocates a type 1 memory window of the peer, and returns its key.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn type_1_window(&self) -> CaseResult<Rkey> {
+        let rkey = self.link.qp.type_1_window().map_err(skip)?;
+        self.note(&format!("peer has a memory window of type 1, key {rkey}"));
+        Ok(rkey)
+    }
+
+    /// Posts a bind of a type 1 memory window at the peer, and returns the new key.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn bind_type_1(&self, id: u64, bind: &WindowBind) -> CaseResult<Rkey> {
+        let rkey = self.link.qp.bind_type_1(id, bind).map_err(skip)?;
+        self.note(&format!("peer posts {id} {bind:?}, new key {rkey}"));
+        Ok(rkey)
+    }
+
+    /// Connects another queue pair with the protection domain, the memory and the attributes of
+    /// this one. It must be dropped first.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn sibling(&self) -> CaseResult<Self> {
+        let rig = self.bench.rig();
+        let spec = QpSpec {
+            rig_qpn: rig.new_qpn(),
+            ..self.link.spec.clone()
+        };
+        rig.expect(spec.rig_qpn, spec.of_service());
+        let qp = self.link.qp.sibling(spec.rig_qpn).map_err(skip)?;
+        let qpn = qp.qpn();
+        self.note(&format!(
+            "peer has another queue pair, {qpn}, beside {}",
+            self.qp().qpn()
+        ));
+        let rig_qpn = spec.rig_qpn;
+        Ok(Self::new(self.bench, Link { qp, rig_qpn, spec }))
+    }
+
     /// Creates an indirect key of the peer.
     ///
     /// # Errors
@@ -257,6 +299,24 @@ impl<'b> Conn<'b> {
     pub fn reset(&self) -> CaseResult {
         self.note("peer resets the queue pair, and moves it to RTS");
         self.link.qp.reset().map_err(skip)
+    }
+
+    /// Moves the peer's queue pair to SQD, and asks for the event SQ_DRAINED or not.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn drain(&self, notify: bool) -> CaseResult {
+        self.note("peer moves the queue pair to SQD");
+        self.link.qp.drain(notify).map_err(skip)
+    }
+
+    /// Moves the peer's queue pair from SQD or SQE to RTS.
+    ///
+    /// # Errors
+    /// Skips the case if the peer cannot.
+    pub fn resume(&self) -> CaseResult {
+        self.note("peer moves the queue pair back to RTS");
+        self.link.qp.resume().map_err(skip)
     }
 
     /// Destroys the peer's queue pair, but not its other resources.

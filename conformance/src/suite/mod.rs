@@ -1,6 +1,7 @@
 //! The cases, by area. Each is named after the rule that it checks.
 
 mod acknowledge;
+mod draining;
 mod duplicates;
 mod dynamic;
 mod dynamic_initiator;
@@ -21,9 +22,11 @@ mod posting;
 mod requester;
 mod resources;
 mod retry;
+mod send_errors;
 mod sequence;
 mod shared;
 mod unreliable;
+mod window_domains;
 mod windows;
 
 use crate::Case;
@@ -150,6 +153,18 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "posting",
         cases: posting::CASES,
+    },
+    Area {
+        name: "window_domains",
+        cases: window_domains::CASES,
+    },
+    Area {
+        name: "draining",
+        cases: draining::CASES,
+    },
+    Area {
+        name: "send_errors",
+        cases: send_errors::CASES,
     },
 ];
 

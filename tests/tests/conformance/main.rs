@@ -10,6 +10,7 @@
     reason = "a test helper reports errors by panicking"
 )]
 
+mod manager;
 mod peer;
 mod verbs;
 
@@ -138,4 +139,7 @@ areas! {
     hostile_responses 37
     hostile_application 36
     posting 24
+    window_domains 21
+    draining 17
+    send_errors 11
 }

@@ -2,17 +2,17 @@
 
 use std::{
     cell::RefCell,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     os::fd::RawFd,
+    rc::Rc,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use rocade_conformance::peer::{
-    Buffer, Completion, DC_KEY, Event, ManagerEvent, MaskedWork, Peer, PeerManager, PeerQp, QKEY,
-    QpSpec, RIG_SRQN, ReceivesFrom, Region, RegionSpec, Rights, State, Status, Unable, Work,
+    Buffer, Completion, DC_KEY, Event, MaskedWork, Peer, PeerManager, PeerQp, QKEY, QpSpec,
+    RIG_SRQN, ReceivesFrom, Region, RegionSpec, Rights, State, Status, Unable, WindowBind, Work,
     WorkOp,
 };
-use rocade_emulator::cm::{CmChannel, CmId, CmParam, ConnParam, PortSpace, RejReason};
 use rocade_emulator::{
     AccessFlags, AddressVector, Ah, Bind, Block, BrokerMode, Connection, Context, Cq, Datagram,
     DctInitAttr, Engine, EngineConfig, Gid, ImmOrInv, Layout, Lkey, MaskedOp, Mr, Mw, Operands, Pd,
@@ -21,6 +21,8 @@ use rocade_emulator::{
     transition_rule,
 };
 use rocade_wire::{Feth, Placement, Selectivity, Service};
+
+use crate::manager::RocadeManager;
 
 /// An engine in this process, without a broker process.
 pub(crate) struct RocadePeer {
@@ -61,113 +63,6 @@ impl Peer for RocadePeer {
     }
 }
 
-/// The connection manager, with listeners and the current connection.
-struct RocadeManager {
-    channel: CmChannel,
-    address: IpAddr,
-    listeners: RefCell<Vec<CmId>>,
-    current: RefCell<Option<CmId>>,
-}
-
-impl RocadeManager {
-    fn new(engine: &Engine, address: IpAddr) -> Result<Self, VerbsError> {
-        let channel = CmChannel::new(engine)?;
-        // SAFETY: The call takes no pointers, and the descriptor is open as long as the channel.
-        unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        Ok(Self {
-            channel,
-            address,
-            listeners: RefCell::default(),
-            current: RefCell::default(),
-        })
-    }
-
-    fn current(&self, f: impl FnOnce(&CmId) -> Result<(), VerbsError>) -> Result<(), Unable> {
-        let current = self.current.borrow();
-        let id = current
-            .as_ref()
-            .ok_or_else(|| Unable("no connection".to_owned()))?;
-        f(id).map_err(unable)
-    }
-}
-
-fn conn_param(qp_num: Qpn, private_data: &[u8]) -> ConnParam {
-    ConnParam {
-        private_data: private_data.to_vec(),
-        responder_resources: 2,
-        initiator_depth: 3,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        qp_num,
-        ..ConnParam::default()
-    }
-}
-
-impl PeerManager for RocadeManager {
-    fn listen(&self, datagrams: bool) -> Result<u16, Unable> {
-        let (space, qp_type) = if datagrams {
-            (PortSpace::Udp, QpType::Ud)
-        } else {
-            (PortSpace::Tcp, QpType::Rc)
-        };
-        let listen = || {
-            let id = CmId::new(&self.channel, space, qp_type, 0)?;
-            id.bind(SocketAddr::new(self.address, 0))?;
-            id.listen(0)?;
-            let port = id.addresses().local.map_or(0, |addr| addr.port());
-            self.listeners.borrow_mut().push(id);
-            Ok(port)
-        };
-        listen().map_err(unable)
-    }
-
-    fn connect(&self, to: SocketAddr, qpn: Qpn, private_data: &[u8]) -> Result<(), Unable> {
-        let connect = || {
-            let id = CmId::new(&self.channel, PortSpace::Tcp, QpType::Rc, 0)?;
-            id.bind(SocketAddr::new(self.address, 0))?;
-            if !id.resolve(None, to)? {
-                return Err(VerbsError::NoDevice);
-            }
-            id.connect(&conn_param(qpn, private_data))?;
-            *self.current.borrow_mut() = Some(id);
-            Ok(())
-        };
-        connect().map_err(unable)
-    }
-
-    fn accept(&self, qpn: Qpn, private_data: &[u8]) -> Result<(), Unable> {
-        self.current(|id| id.accept(0, &conn_param(qpn, private_data)))
-    }
-
-    fn establish(&self) -> Result<(), Unable> {
-        self.current(CmId::establish)
-    }
-
-    fn reject(&self, private_data: &[u8]) -> Result<(), Unable> {
-        self.current(|id| id.reject(RejReason::Consumer, private_data))
-    }
-
-    fn disconnect(&self) -> Result<(), Unable> {
-        self.current(CmId::disconnect)
-    }
-
-    fn poll_event(&self) -> Option<ManagerEvent> {
-        let event = self.channel.take_event().ok().flatten()?;
-        if let Some(new) = event.new_id {
-            *self.current.borrow_mut() = Some(new);
-        }
-        Some(ManagerEvent {
-            kind: event.kind.code(),
-            status: event.status,
-            private_data: match event.param {
-                CmParam::Conn(param) => param.private_data,
-                CmParam::Ud(param) => param.private_data,
-                CmParam::None | CmParam::User(_) => Vec::new(),
-            },
-        })
-    }
-}
-
 /// Returns the operands of a masked atomic.
 fn operands(op: &WorkOp) -> Option<Operands> {
     let WorkOp::Masked { op, .. } = *op else {
@@ -189,7 +84,7 @@ fn operands(op: &WorkOp) -> Option<Operands> {
     }))
 }
 
-fn unable(error: VerbsError) -> Unable {
+pub(crate) fn unable(error: VerbsError) -> Unable {
     Unable(error.to_string())
 }
 
@@ -268,6 +163,15 @@ impl Drop for Memory {
     }
 }
 
+/// The capacity of each queue pair.
+const CAP: QpCap = QpCap {
+    max_send_wr: 64,
+    max_recv_wr: 64,
+    max_send_sge: 1,
+    max_recv_sge: 1,
+    max_inline_data: 0,
+};
+
 struct RocadeQp {
     qp: Qp,
     srq: Option<Srq>,
@@ -275,9 +179,10 @@ struct RocadeQp {
     cq: Cq,
     context: Context,
     pd: Pd,
-    windows: RefCell<Vec<Mw>>,
+    /// The windows of all queue pairs of the protection domain.
+    windows: Rc<RefCell<Vec<Mw>>>,
     keys: RefCell<Vec<Mr>>,
-    regions: Vec<Memory>,
+    regions: Rc<Vec<Memory>>,
     groups: RefCell<Vec<IpAddr>>,
     /// The destination of datagrams and of a DC initiator's requests.
     rig: Option<(Ah, Qpn)>,
@@ -308,13 +213,6 @@ impl RocadeQp {
             .map(|region| Memory::new(if region.foreign_pd { &foreign_pd } else { &pd }, *region))
             .collect::<Result<Vec<_>, _>>()?;
         let cq = context.create_cq(spec.cq_depth, None, 0, 0)?;
-        let cap = QpCap {
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
         let qp_type = match spec.service {
             Service::Uc => QpType::Uc,
             Service::Ud => QpType::Ud,
@@ -332,7 +230,7 @@ impl RocadeQp {
                 send_cq: cq.clone(),
                 recv_cq: cq.clone(),
                 srq: srq.cloned(),
-                cap,
+                cap: CAP,
                 qp_type,
                 sq_sig_all: false,
                 cookie: 0,
@@ -374,9 +272,9 @@ impl RocadeQp {
             cq,
             context,
             pd,
-            windows: RefCell::default(),
+            windows: Rc::default(),
             keys: RefCell::default(),
-            regions,
+            regions: Rc::new(regions),
             groups: RefCell::default(),
             rig,
             spec: spec.clone(),
@@ -414,6 +312,61 @@ impl RocadeQp {
             self.qp.to_rts(&connection)?;
         }
         Ok(())
+    }
+
+    /// Creates another queue pair with the protection domain, memory and windows of this one.
+    fn open_sibling(&self, rig_qpn: Qpn) -> Result<Self, VerbsError> {
+        let spec = QpSpec {
+            rig_qpn,
+            ..self.spec.clone()
+        };
+        let cq = self.context.create_cq(spec.cq_depth, None, 0, 0)?;
+        let qp = self.pd.create_qp(QpInitAttr {
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap: CAP,
+            qp_type: self.qp.qp_type(),
+            sq_sig_all: false,
+            cookie: 0,
+        })?;
+        let this = Self {
+            qp,
+            srq: None,
+            _xrcd: None,
+            cq,
+            context: self.context.clone(),
+            pd: self.pd.clone(),
+            windows: Rc::clone(&self.windows),
+            keys: RefCell::default(),
+            regions: Rc::clone(&self.regions),
+            groups: RefCell::default(),
+            rig: None,
+            spec,
+        };
+        this.to_init()?;
+        this.to_last_state()?;
+        Ok(this)
+    }
+
+    fn new_window(&self, kind: WindowKind) -> Result<Rkey, VerbsError> {
+        let window = self.pd.alloc_mw(kind)?;
+        let rkey = window.rkey();
+        self.windows.borrow_mut().push(window);
+        Ok(rkey)
+    }
+
+    fn bind(&self, bind: &WindowBind) -> Bind {
+        let mr = &self.regions[bind.region].mr;
+        let mut access = access(bind.rights).difference(AccessFlags::LOCAL_WRITE);
+        access.set(AccessFlags::ZERO_BASED, bind.zero_based);
+        Bind {
+            rkey: bind.rkey,
+            lkey: mr.lkey(),
+            va: mr.iova().wrapping_add(bind.offset as u64),
+            len: bind.len as u64,
+            access,
+        }
     }
 
     /// Moves a DC target to RTR, or an initiator to RTS.
@@ -513,10 +466,24 @@ impl PeerQp for RocadeQp {
     }
 
     fn window(&self) -> Result<Rkey, Unable> {
-        let window = self.pd.alloc_mw(WindowKind::Type2).map_err(unable)?;
-        let rkey = window.rkey();
-        self.windows.borrow_mut().push(window);
-        Ok(rkey)
+        self.new_window(WindowKind::Type2).map_err(unable)
+    }
+
+    fn type_1_window(&self) -> Result<Rkey, Unable> {
+        self.new_window(WindowKind::Type1).map_err(unable)
+    }
+
+    fn bind_type_1(&self, id: u64, bind: &WindowBind) -> Result<Rkey, Unable> {
+        let windows = self.windows.borrow();
+        let window = windows.iter().find(|window| window.rkey() == bind.rkey);
+        let window = window.ok_or_else(|| Unable("no such window".to_owned()))?;
+        let flags = SendFlags::SIGNALED;
+        let bound = self.qp.bind_mw(window, id, flags, self.bind(bind));
+        bound.map_err(unable)
+    }
+
+    fn sibling(&self, rig_qpn: Qpn) -> Result<Box<dyn PeerQp>, Unable> {
+        Ok(Box::new(self.open_sibling(rig_qpn).map_err(unable)?))
     }
 
     fn indirect(&self, segments: &[Buffer], rights: Rights) -> Result<Rkey, Unable> {
@@ -597,6 +564,25 @@ impl PeerQp for RocadeQp {
         reset.map_err(unable)
     }
 
+    fn drain(&self, notify: bool) -> Result<(), Unable> {
+        let attr = QpAttr {
+            qp_state: QpState::Sqd.code(),
+            en_sqd_async_notify: true,
+            ..QpAttr::default()
+        };
+        let mut mask = QpAttrMask::STATE;
+        mask.set(QpAttrMask::EN_SQD_ASYNC_NOTIFY, notify);
+        self.qp.modify(&attr, mask).map_err(unable)
+    }
+
+    fn resume(&self) -> Result<(), Unable> {
+        let attr = QpAttr {
+            qp_state: QpState::Rts.code(),
+            ..QpAttr::default()
+        };
+        self.qp.modify(&attr, QpAttrMask::STATE).map_err(unable)
+    }
+
     fn destroy(&self) -> Result<(), Unable> {
         self.qp.destroy().map_err(unable)
     }
@@ -610,18 +596,7 @@ impl PeerQp for RocadeQp {
             WorkOp::Send { imm } => SendOp::Send { imm },
             WorkOp::SendInv { rkey } => SendOp::SendInv { rkey },
             WorkOp::Invalidate { rkey } => SendOp::Invalidate { rkey },
-            WorkOp::Bind(bind) => {
-                let mr = &self.regions[bind.region].mr;
-                let mut access = access(bind.rights).difference(AccessFlags::LOCAL_WRITE);
-                access.set(AccessFlags::ZERO_BASED, bind.zero_based);
-                SendOp::Bind(Bind {
-                    rkey: bind.rkey,
-                    lkey: mr.lkey(),
-                    va: mr.iova().wrapping_add(bind.offset as u64),
-                    len: bind.len as u64,
-                    access,
-                })
-            }
+            WorkOp::Bind(bind) => SendOp::Bind(self.bind(&bind)),
             WorkOp::Write { va, rkey, imm } => SendOp::Write { va, rkey, imm },
             WorkOp::Read { va, rkey } => SendOp::Read { va, rkey },
             WorkOp::CmpSwap {
