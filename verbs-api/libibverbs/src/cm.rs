@@ -23,7 +23,11 @@ use rocade_emulator::{
 };
 
 use crate::{
-    args::{Address, Buffer, Handle, In, InOut, Last, Out, Sockaddr, slot, zeroed},
+    args::{
+        Address, Buffer, Handle, In, InOut, Last, Out, Sockaddr,
+        slot::{self, combined},
+        zeroed,
+    },
     cm_channel::{self, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event},
     ffi::{self, Errno, int_data_verb, int_verb, neg_verb},
     handle::{CHandle, objects},
@@ -74,12 +78,12 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     id_connect: slot::of_2(rdma_connect),
     id_establish: slot::of_1(rdma_establish),
     id_accept: slot::of_3(rdma_accept),
-    id_reject: slot::of_4(rdma_reject),
+    id_reject: c_reject,
     id_disconnect: slot::of_1(rdma_disconnect),
     id_notify: slot::of_1(rdma_notify),
     id_write_event: slot::of_4(rdma_write_cm_event),
     id_qp_attr: slot::of_3(rdma_init_qp_attr),
-    id_set_option: slot::of_5(rdma_set_option),
+    id_set_option: c_set_option,
     id_set_ece: slot::of_2(rdma_set_local_ece),
     id_remote_ece: slot::of_2(rdma_get_remote_ece),
     id_migrate: slot::of_3(rdma_migrate_id),
@@ -167,16 +171,13 @@ fn address(addr: Address<'_>) -> Result<CmAddr, Errno> {
 
 /// Converts an address to C.
 fn storage(addr: Option<SocketAddr>) -> sockaddr_storage {
-    let mut storage: sockaddr_storage = zeroed();
-    let at = &raw mut storage;
-    match addr {
+    let address = match addr {
         Some(SocketAddr::V4(v4)) => {
             let mut c: sockaddr_in = zeroed();
             c.sin_family = u16::try_from(libc::AF_INET).unwrap_or(0);
             c.sin_port = v4.port().to_be();
             c.sin_addr.s_addr = v4.ip().to_bits().to_be();
-            // SAFETY: the storage is large enough, and aligned, for any address.
-            unsafe { at.cast::<sockaddr_in>().write(c) };
+            Sockaddr::V4(c)
         }
         Some(SocketAddr::V6(v6)) => {
             let mut c: sockaddr_in6 = zeroed();
@@ -184,18 +185,18 @@ fn storage(addr: Option<SocketAddr>) -> sockaddr_storage {
             c.sin6_port = v6.port().to_be();
             c.sin6_addr.s6_addr = v6.ip().octets();
             c.sin6_scope_id = v6.scope_id();
-            // SAFETY: as above.
-            unsafe { at.cast::<sockaddr_in6>().write(c) };
+            Sockaddr::V6(c)
         }
-        None => {}
-    }
-    storage
+        None => Sockaddr::Other,
+    };
+    address.to_storage().unwrap_or_else(zeroed)
 }
 
 /// Converts an address to a C `sockaddr_ib`.
 fn ib_storage(addr: Option<SocketAddr>, service: ServiceId) -> sockaddr_storage {
-    let mut out = storage(None);
-    let Some(addr) = addr else { return out };
+    let Some(addr) = addr else {
+        return storage(None);
+    };
     let ib = sockaddr_ib {
         sib_family: u16::try_from(AF_IB).unwrap_or(0),
         sib_pkey: Pkey::DEFAULT.get().to_be(),
@@ -205,9 +206,7 @@ fn ib_storage(addr: Option<SocketAddr>, service: ServiceId) -> sockaddr_storage 
         sib_sid_mask: u64::MAX,
         sib_scope_id: 0,
     };
-    // SAFETY: the storage is large enough, and aligned, for any address.
-    unsafe { (&raw mut out).cast::<sockaddr_ib>().write(ib) };
-    out
+    Sockaddr::Ib(ib).to_storage().unwrap_or_else(zeroed)
 }
 
 /// Returns the GID of an address, or 0 for a wildcard address.
@@ -386,16 +385,17 @@ extern "C" fn rdma_accept(
     })
 }
 
-unsafe extern "C" fn rdma_reject(
-    c: Handle<'_, rocade_cm_id>,
-    reason: u16,
-    data: *const c_void,
-    len: u8,
-) -> c_int {
+combined! {
+    fn c_reject(c: *mut rocade_cm_id, reason: u16, data: *const c_void, len: u8) -> c_int
+        = rdma_reject [c, reason, (data, len)];
+    fn c_set_option(
+        c: *mut rocade_cm_id, level: c_int, option: c_int, value: *const c_void, len: usize
+    ) -> c_int = rdma_set_option [c, level, option, (value, len)];
+}
+
+fn rdma_reject(c: Handle<'_, rocade_cm_id>, reason: u16, data: Buffer<'_>) -> c_int {
     int_verb(|| {
         let id = id(c)?;
-        // SAFETY: by contract readable.
-        let data = unsafe { Buffer::new(data, len.into()) };
         Ok(id.reject(RejReason::from_code(reason), &data.to_vec())?)
     })
 }
@@ -440,27 +440,24 @@ extern "C" fn rdma_init_qp_attr(
     })
 }
 
-unsafe extern "C" fn rdma_set_option(
+fn rdma_set_option(
     c: Handle<'_, rocade_cm_id>,
     level: c_int,
     option: c_int,
-    value: *const c_void,
-    len: usize,
+    value: Buffer<'_>,
 ) -> c_int {
     int_verb(|| {
         let id = id(c)?;
-        // SAFETY: by contract readable for its length.
-        let value = unsafe { Buffer::new(value, len) };
         match (level, option) {
             (LEVEL_ID, _) => {}
             (LEVEL_IB, OPTION_PATH) => return Ok(id.set_path(path(value)?)?),
             _ => return Err(Errno(libc::ENOSYS)),
         }
-        let byte = || match len {
+        let byte = || match value.len() {
             1 => value.get::<u8>(0).ok_or(Errno::INVAL),
             _ => Err(Errno::INVAL),
         };
-        let flag = || match len {
+        let flag = || match value.len() {
             4 => value
                 .get::<c_int>(0)
                 .map(|flag| flag != 0)

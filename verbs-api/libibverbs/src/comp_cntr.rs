@@ -9,7 +9,7 @@ use rocade_abi::{
 use rocade_emulator::{CompCounter, CountedOps, CounterUnit, CounterValue, limits};
 
 use crate::{
-    args::{Handle, In, Last, Out},
+    args::{Handle, In, Last, Out, Resized},
     context::ContextObject,
     diagnostics::Reason,
     ffi::{Errno, int_data_verb, int_verb, ptr_verb},
@@ -39,10 +39,9 @@ fn not_offered(what: &str) -> Errno {
 
 /// `ibv_query_comp_cntr_caps`, which passes the size of its structure. Counters of this device
 /// count every operation, up to the largest `uint64_t`, after which they continue with 0.
-pub(crate) extern "C" fn ibv_query_comp_cntr_caps(
+pub(crate) fn ibv_query_comp_cntr_caps(
     context: Handle<'_, ibv_context>,
-    caps: Out<'_, ibv_comp_cntr_caps>,
-    caps_size: usize,
+    caps: Resized<'_, ibv_comp_cntr_caps>,
 ) -> c_int {
     int_verb(|| {
         context.get()?;
@@ -51,8 +50,7 @@ pub(crate) extern "C" fn ibv_query_comp_cntr_caps(
             max_counters: limits::MAX_COMP_COUNTERS,
             supported_qp_attach_ops: CountedOps::all().bits(),
         };
-        // SAFETY: by contract NULL or writable for `caps_size` bytes.
-        unsafe { caps.write_prefix(&all, caps_size) }
+        caps.write(&all)
     })
 }
 

@@ -12,7 +12,7 @@ use rocade_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_cont
 use rocade_emulator::Context;
 
 use crate::{
-    args::{CObject, Handle, Last, slot, zeroed},
+    args::{CObject, Handle, Last, member, object_of, slot, zeroed},
     cq, cq_ex,
     device::DeviceObject,
     dm, domain,
@@ -59,36 +59,19 @@ impl ContextObject {
 
     /// Returns the pointer that the program has.
     pub(crate) const fn as_c(&self) -> *mut ibv_context {
-        // SAFETY: the member is inside the same allocation.
-        unsafe {
-            self.c
-                .get()
-                .byte_add(offset_of!(verbs_context, context))
-                .cast()
-        }
-    }
-
-    /// # Safety
-    /// `context` must come from [`open`].
-    const unsafe fn container(context: *mut ibv_context) -> *const Self {
-        // SAFETY: the member lies at this offset from the start of its container.
-        unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast() }
+        member!(verbs_context, context).of(self.c.get())
     }
 }
 
-// SAFETY: programs have pointers to this type from `into_program` only.
+// SAFETY: programs have pointers to this type from `into_program` only, which returns the address
+// of the member `context` of `c`, the first member.
 unsafe impl CObject for ibv_context {
     type Object = ContextObject;
+    const OFFSET: usize = offset_of!(verbs_context, context);
 
-    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a ContextObject, Errno> {
-        if c.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: `into_program` returned the address of the member `context` of `c`, which is the
-        // first member of a live object.
-        let object = unsafe { &*ContextObject::container(c) };
+    fn check(object: &ContextObject) -> Result<(), Errno> {
         if object.generation == process::generation() {
-            Ok(object)
+            Ok(())
         } else {
             Err(Errno::NODEV)
         }
@@ -114,8 +97,7 @@ impl Handle<'_, ibv_context> {
         if self.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: an object of `into_program`, which is alive.
-        let object = unsafe { ContextObject::container(self.as_ptr()) };
+        let object = object_of(self.as_ptr()).cast_const();
         // SAFETY: the pointer comes from `Arc::into_raw`, and the program's reference is held.
         unsafe { Arc::increment_strong_count(object) };
         // SAFETY: the count just taken belongs to the new `Arc`.
@@ -203,8 +185,8 @@ pub(crate) fn close(context: &Last<'_, ibv_context>) -> Result<(), Errno> {
 fn tables() -> verbs_context {
     let mut c: verbs_context = zeroed();
     c.sz = size_of::<verbs_context>();
-    c.query_port = Some(slot::of_4(query::query_port_slot));
-    c.query_device_ex = Some(slot::of_4(query::query_device_ex));
+    c.query_port = Some(query::c_query_port);
+    c.query_device_ex = Some(query::c_query_device_ex);
     c.query_rt_values = Some(slot::of_2(query::query_rt_values));
     c.create_cq_ex = Some(slot::of_2(cq_ex::create_cq_ex));
     c.modify_cq = Some(slot::of_2(cq::modify_cq));
@@ -213,7 +195,7 @@ fn tables() -> verbs_context {
     c.free_dm = Some(slot::of_1(dm::free_dm));
     c.reg_dm_mr = Some(slot::of_5(mr::reg_dm_mr));
     c.alloc_null_mr = Some(slot::of_1(mr::alloc_null_mr));
-    c.advise_mr = Some(slot::of_5(mr::advise_mr));
+    c.advise_mr = Some(mr::c_advise_mr);
     c.create_wq = Some(slot::of_2(rss::create_wq));
     c.modify_wq = Some(slot::of_2(rss::modify_wq));
     c.destroy_wq = Some(slot::of_1(rss::destroy_wq));

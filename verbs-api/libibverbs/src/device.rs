@@ -9,7 +9,7 @@ use rocade_abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_context, ibv_device};
 use rocade_emulator::DeviceInfo;
 
 use crate::{
-    args::{CObject, Handle, Last, Out, zeroed},
+    args::{CObject, Handle, Last, Out, array_for_c, zeroed},
     context,
     ffi::{Errno, fill, int_verb, neg_verb, ptr_verb},
     process,
@@ -78,13 +78,12 @@ impl DeviceObject {
     }
 }
 
-// SAFETY: programs have pointers to this type from the device list only.
+// SAFETY: programs have pointers to this type from the device list only. Devices are immutable.
 unsafe impl CObject for ibv_device {
     type Object = DeviceObject;
 
-    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a DeviceObject, Errno> {
-        // SAFETY: devices are leaked and immutable, and `c` is their first member.
-        unsafe { c.cast::<DeviceObject>().as_ref() }.ok_or(Errno::INVAL)
+    fn check(_: &DeviceObject) -> Result<(), Errno> {
+        Ok(())
     }
 }
 
@@ -95,7 +94,8 @@ impl Handle<'_, ibv_device> {
     /// `EINVAL` for NULL.
     fn leaked(self) -> Result<&'static DeviceObject, Errno> {
         // SAFETY: NULL, or a device of the list, which is never freed.
-        unsafe { ibv_device::borrow(self.as_ptr()) }
+        let forever: Handle<'static, ibv_device> = unsafe { Handle::new(self.as_ptr()) };
+        forever.get()
     }
 }
 
@@ -106,15 +106,9 @@ pub(crate) extern "C" fn ibv_get_device_list(num_devices: Out<'_, c_int>) -> *mu
     let _ = num_devices.write(0);
     ptr_verb(|| {
         let devices = process::host()?.present_devices();
-        let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
-        // SAFETY: calloc takes any size. The result is checked.
-        let list: *mut *mut ibv_device = unsafe { libc::calloc(1, bytes) }.cast();
+        let list = array_for_c(devices.iter().map(|device| device.as_c()));
         if list.is_null() {
             return Err(Errno(libc::ENOMEM));
-        }
-        for (index, device) in devices.iter().enumerate() {
-            // SAFETY: the array has one more element than there are devices.
-            unsafe { list.add(index).write(device.as_c()) };
         }
         let _ = num_devices.write(c_int::try_from(devices.len()).unwrap_or(c_int::MAX));
         Ok(list)
@@ -122,9 +116,9 @@ pub(crate) extern "C" fn ibv_get_device_list(num_devices: Out<'_, c_int>) -> *mu
 }
 
 /// `ibv_free_device_list`: frees the array, not the devices.
-pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+pub(crate) extern "C" fn ibv_free_device_list(list: Last<'_, *mut ibv_device>) {
     // SAFETY: by contract NULL or an array from `ibv_get_device_list`, which came from calloc.
-    unsafe { libc::free(list.cast()) };
+    unsafe { libc::free(list.as_ptr().cast()) };
 }
 
 /// `ibv_get_device_name`.

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::{c_int, c_void},
-    ptr,
     sync::Arc,
 };
 
@@ -10,7 +9,7 @@ use rocade_abi::{ibv_alloc_dm_attr, ibv_context, ibv_dm};
 use rocade_emulator::Dm;
 
 use crate::{
-    args::{Handle, In, Last, slot},
+    args::{Buffer, Handle, In, Last, Room, slot::combined},
     context::ContextObject,
     ffi::{Errno, int_verb, ptr_verb},
     handle::{CHandle, objects},
@@ -66,8 +65,8 @@ pub(crate) fn new_dm(
     DmObject::create(|_| {
         let c = ibv_dm {
             context: context.as_c(),
-            memcpy_to_dm: Some(slot::of_4(memcpy_to_dm)),
-            memcpy_from_dm: Some(slot::of_4(memcpy_from_dm)),
+            memcpy_to_dm: Some(c_memcpy_to_dm),
+            memcpy_from_dm: Some(c_memcpy_from_dm),
             comp_mask: 0,
             handle,
         };
@@ -108,33 +107,30 @@ fn space(dm: &Dm, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
     Ok(vec![0; length])
 }
 
-unsafe extern "C" fn memcpy_to_dm(
-    dm: Handle<'_, ibv_dm>,
-    offset: u64,
-    source: *const c_void,
-    length: usize,
-) -> c_int {
+combined! {
+    fn c_memcpy_to_dm(
+        dm: *mut ibv_dm, offset: u64, source: *const c_void, length: usize
+    ) -> c_int = memcpy_to_dm [dm, offset, (source, length)];
+    fn c_memcpy_from_dm(
+        target: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize
+    ) -> c_int = memcpy_from_dm [(target, length), dm, offset];
+}
+
+fn memcpy_to_dm(dm: Handle<'_, ibv_dm>, offset: u64, source: Buffer<'_>) -> c_int {
     int_verb(|| {
         let dm = dm.get()?.inner().dm();
-        let mut copy = space(dm, offset, length)?;
-        // SAFETY: by contract readable. The copy belongs to this function.
-        unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), copy.as_mut_ptr(), length) };
+        let mut copy = space(dm, offset, source.len())?;
+        source.copy_to(&mut copy);
         Ok(dm.write(offset, &copy)?)
     })
 }
 
-unsafe extern "C" fn memcpy_from_dm(
-    target: *mut c_void,
-    dm: Handle<'_, ibv_dm>,
-    offset: u64,
-    length: usize,
-) -> c_int {
+fn memcpy_from_dm(target: Room<'_>, dm: Handle<'_, ibv_dm>, offset: u64) -> c_int {
     int_verb(|| {
         let dm = dm.get()?.inner().dm();
-        let mut copy = space(dm, offset, length)?;
+        let mut copy = space(dm, offset, target.len())?;
         dm.read(offset, &mut copy)?;
-        // SAFETY: by contract writable. The copy belongs to this function.
-        unsafe { ptr::copy_nonoverlapping(copy.as_ptr(), target.cast::<u8>(), length) };
+        target.copy_from(Buffer::of(&copy));
         Ok(())
     })
 }

@@ -308,13 +308,12 @@ impl Builders {
             let mut c: mlx5dv_qp_ex = zeroed();
             c.wr_set_dc_addr = Some(slot::of_4(wr_set_dc_addr));
             c.wr_set_dc_addr_stream = Some(slot::of_5(wr_set_dc_addr_stream));
-            c.wr_mr_list = Some(slot::of_5(mkey::wr_mr_list));
-            c.wr_mr_interleaved = Some(slot::of_6(mkey::wr_mr_interleaved));
-            c.wr_mkey_configure = Some(slot::of_4(mkey::wr_mkey_configure));
+            c.wr_mr_list = Some(mkey::c_mr_list);
+            c.wr_mr_interleaved = Some(mkey::c_mr_interleaved);
+            c.wr_mkey_configure = Some(mkey::c_mkey_configure);
             c.wr_set_mkey_access_flags = Some(slot::of_2(mkey::wr_set_mkey_access_flags));
-            c.wr_set_mkey_layout_list = Some(slot::of_3(mkey::wr_set_mkey_layout_list));
-            c.wr_set_mkey_layout_interleaved =
-                Some(slot::of_4(mkey::wr_set_mkey_layout_interleaved));
+            c.wr_set_mkey_layout_list = Some(mkey::c_set_mkey_layout_list);
+            c.wr_set_mkey_layout_interleaved = Some(mkey::c_set_mkey_layout_interleaved);
             Box::new(DvQp { c, qp })
         });
         std::ptr::from_ref::<DvQp>(made).cast_mut().cast()
@@ -340,6 +339,13 @@ pub(crate) struct DvBatch<'a>(Handle<'a, mlx5dv_qp_ex>);
 
 // SAFETY: transparent over a handle, which is transparent over the pointer.
 unsafe impl Argument<*mut mlx5dv_qp_ex> for DvBatch<'_> {}
+
+impl FromC<*mut mlx5dv_qp_ex> for DvBatch<'_> {
+    unsafe fn from_c(raw: *mut mlx5dv_qp_ex) -> Self {
+        // SAFETY: same contract.
+        Self(unsafe { Handle::new(raw) })
+    }
+}
 
 impl<'a> DvBatch<'a> {
     /// Returns the batch.

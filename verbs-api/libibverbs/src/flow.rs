@@ -20,7 +20,7 @@ use rocade_emulator::{
 };
 
 use crate::{
-    args::{AnyBytes, Buffer, Handle, In, Last},
+    args::{AnyBytes, Buffer, Handle, In, Last, any_bytes},
     context::ContextObject,
     diagnostics::Reason,
     ffi::{Errno, int_verb, ptr_verb},
@@ -130,15 +130,7 @@ fn flow_attr(attr: In<'_, ibv_flow_attr>) -> Result<FlowAttr, Errno> {
     })
 }
 
-/// Declares specifications, which consist of integers.
-macro_rules! specifications {
-    ($($kind:ty),+ $(,)?) => { $(
-        // SAFETY: integers and arrays of them.
-        unsafe impl AnyBytes for $kind {}
-    )+ };
-}
-
-specifications! {
+any_bytes! {
     ibv_flow_spec_action_drop,
     ibv_flow_spec_action_tag,
     ibv_flow_spec_eth,

@@ -11,7 +11,7 @@ use std::{
 use rocade_abi::ibv_qp_ex;
 
 use crate::{
-    args::{CObject, Last, Member},
+    args::{CObject, Last, Member, object_of},
     ffi::Errno,
     process,
     qp::QpObject,
@@ -74,79 +74,17 @@ impl<C, R> CHandle<C, R> {
         Ok(Box::into_raw(place).cast())
     }
 
-    /// Returns the object behind `c`.
+    /// Returns whether this process has created the object.
     ///
     /// # Errors
-    /// `EINVAL` for NULL, `ENODEV` for an object that the parent process created before a `fork`.
-    ///
-    /// # Safety
-    /// `c` must be NULL or come from [`Self::create`] of the same type, and not be destroyed during
-    /// `'a`. As in any C API, the program guarantees that.
-    pub(crate) unsafe fn borrow<'a>(c: *mut C) -> Result<&'a Self, Errno> {
-        if c.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: `create` returned this pointer, so by contract it points at a live `Self`. All
-        // parts that the program may write are inside `UnsafeCell`.
-        let handle = unsafe { &*c.cast::<Self>() };
-        if handle.generation == process::generation() {
-            Ok(handle)
+    /// `ENODEV` for an object that the parent process created before a `fork`.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        if self.generation == process::generation() {
+            Ok(())
         } else {
             Err(Errno::NODEV)
         }
-    }
-
-    /// Destroys and frees the object if `close` succeeds. Leaves an inherited object alone, because
-    /// threads that do not exist in this process may hold its locks.
-    ///
-    /// # Errors
-    /// `EINVAL` for NULL, and any error of `close`.
-    ///
-    /// # Safety
-    /// As for [`Self::borrow`]. After success, `c` must not be used any more.
-    pub(crate) unsafe fn destroy(
-        c: *mut C,
-        close: impl FnOnce(&R) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        // SAFETY: same contract.
-        let handle = match unsafe { Self::borrow(c) } {
-            Ok(handle) => handle,
-            Err(Errno::NODEV) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        close(&handle.inner)?;
-        // SAFETY: the pointer came from `Box::into_raw` in `create`, and by contract this is the
-        // last use of it.
-        drop(unsafe { Box::from_raw(c.cast::<Self>()) });
-        Ok(())
-    }
-
-    /// Like [`Self::destroy`], but the returned value keeps the memory allocated. Returns `None`
-    /// for an inherited object.
-    ///
-    /// # Errors
-    /// As for [`Self::destroy`].
-    ///
-    /// # Safety
-    /// As for [`Self::destroy`].
-    pub(crate) unsafe fn destroy_keeping_memory(
-        c: *mut C,
-        close: impl FnOnce(&R) -> Result<(), Errno>,
-    ) -> Result<Option<Memory>, Errno> {
-        // SAFETY: same contract.
-        let handle = match unsafe { Self::borrow(c) } {
-            Ok(handle) => handle,
-            Err(Errno::NODEV) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        close(&handle.inner)?;
-        let place = c.cast::<Self>();
-        // SAFETY: by contract this is the last use of what is in it.
-        unsafe { ptr::drop_in_place(place) };
-        Ok(NonNull::new(place.cast()).map(|place| Memory {
-            place,
-            layout: Layout::new::<Self>(),
-        }))
     }
 
     /// Returns the C part, which may only be accessed through the raw pointer.
@@ -186,16 +124,14 @@ impl<C, R> CHandle<C, R> {
 /// Declares the C types whose objects are [`CHandle`]s, each with its C part and its Rust state.
 macro_rules! objects {
     ($($c:ty: $part:ty, $state:ty;)+) => { $(
-        // SAFETY: programs have pointers to this type from `CHandle::create` only.
+        // SAFETY: programs have pointers to this type from `CHandle::create` only, whose first
+        // member is the C part, in an `UnsafeCell`.
         unsafe impl $crate::args::CObject for $c {
             type Object = $crate::handle::CHandle<$part, $state>;
 
             #[inline]
-            unsafe fn borrow<'a>(
-                c: *mut Self,
-            ) -> Result<&'a Self::Object, $crate::ffi::Errno> {
-                // SAFETY: same contract.
-                unsafe { $crate::handle::CHandle::borrow(c.cast()) }
+            fn check(object: &Self::Object) -> Result<(), $crate::ffi::Errno> {
+                object.check()
             }
         }
 
@@ -216,6 +152,19 @@ pub(crate) trait Boxed: CObject<Object = CHandle<Self::Part, Self::State>> {
 }
 
 impl<C: Boxed> Last<'_, C> {
+    /// Calls `close` with the state of the object. Returns false for an inherited object, because
+    /// threads that do not exist in this process may hold its locks.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL, and any error of `close`.
+    fn close(&self, close: impl FnOnce(&C::State) -> Result<(), Errno>) -> Result<bool, Errno> {
+        match self.handle().get() {
+            Ok(object) => close(&object.inner).map(|()| true),
+            Err(Errno::NODEV) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Destroys and frees the object if `close` succeeds. Leaves an inherited object alone.
     ///
     /// # Errors
@@ -224,8 +173,12 @@ impl<C: Boxed> Last<'_, C> {
         self,
         close: impl FnOnce(&C::State) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        // SAFETY: NULL or a live object, which no thread uses after success.
-        unsafe { CHandle::<C::Part, C::State>::destroy(self.as_ptr().cast(), close) }
+        if self.close(close)? {
+            // SAFETY: the pointer came from `Box::into_raw` in `create`, and no thread uses the
+            // object any more.
+            drop(unsafe { Box::from_raw(object_of(self.as_ptr())) });
+        }
+        Ok(())
     }
 
     /// Like [`Self::destroy`], but the returned value keeps the memory allocated. Returns `None`
@@ -237,8 +190,16 @@ impl<C: Boxed> Last<'_, C> {
         self,
         close: impl FnOnce(&C::State) -> Result<(), Errno>,
     ) -> Result<Option<Memory>, Errno> {
-        // SAFETY: as for `destroy`.
-        unsafe { CHandle::<C::Part, C::State>::destroy_keeping_memory(self.as_ptr().cast(), close) }
+        if !self.close(close)? {
+            return Ok(None);
+        }
+        let place = object_of(self.as_ptr());
+        // SAFETY: no thread uses what is in it any more.
+        unsafe { ptr::drop_in_place(place) };
+        Ok(NonNull::new(place.cast()).map(|place| Memory {
+            place,
+            layout: Layout::new::<C::Object>(),
+        }))
     }
 }
 
@@ -269,42 +230,58 @@ mod tests {
     use std::{cell::Cell, rc::Rc};
 
     use super::*;
+    use crate::args::{Handle, member};
+
+    /// A C type of these tests.
+    #[derive(Debug)]
+    #[repr(C)]
+    struct Part {
+        number: u32,
+    }
+
+    objects! {
+        Part: Part, Rc<Cell<u32>>;
+    }
+
+    fn create(cookie: &mut *mut Part, counter: &Rc<Cell<u32>>) -> *mut Part {
+        let made = CHandle::create(|address| {
+            *cookie = address;
+            Ok((Part { number: 7 }, Rc::clone(counter)))
+        });
+        made.expect("nothing fails")
+    }
+
+    /// Ends the object with this answer of its end.
+    fn end(c: *mut Part, answer: Result<(), Errno>) -> Result<(), Errno> {
+        // SAFETY: the callers use an object until an end has succeeded.
+        unsafe { Last::new(c) }.destroy(|_| answer)
+    }
 
     #[test]
     fn the_cookie_is_the_address_of_the_object() {
-        let mut cookie = ptr::null_mut::<u32>();
-        let c = CHandle::create(|address| {
-            cookie = address;
-            Ok((7u32, "inner"))
-        })
-        .expect("nothing fails");
+        let (mut cookie, counter) = (ptr::null_mut(), Rc::new(Cell::new(3)));
+        let c = create(&mut cookie, &counter);
         assert_eq!(c, cookie);
         // SAFETY: created above and not destroyed yet.
-        let handle = unsafe { CHandle::<u32, &str>::borrow(c) }.expect("live object");
-        assert_eq!(*handle.inner(), "inner");
-        // SAFETY: the C part is live, and only this test uses it.
-        assert_eq!(unsafe { *handle.c() }, 7);
-        // SAFETY: last use.
-        let destroyed = unsafe { CHandle::<u32, &str>::destroy(c, |_| Ok(())) };
-        assert_eq!(destroyed, Ok(()));
+        let handle = unsafe { Handle::new(c) };
+        assert_eq!(handle.get().expect("live object").inner().get(), 3);
+        assert_eq!(handle.member(member!(Part, number)), Some(7));
+        assert_eq!(end(c, Ok(())), Ok(()));
     }
 
     #[test]
     fn null_is_invalid_and_a_refused_end_keeps_the_object() {
-        // SAFETY: NULL is allowed.
-        let null = unsafe { CHandle::<u32, Rc<Cell<u32>>>::borrow(ptr::null_mut()) };
+        let null = Handle::<'_, Part>::NULL.get();
         assert_eq!(null.err(), Some(Errno::INVAL));
 
         let counter = Rc::new(Cell::new(0));
-        let c = CHandle::create(|_| Ok((0u32, Rc::clone(&counter)))).expect("nothing fails");
-        // SAFETY: created above and not destroyed yet.
-        let refused = unsafe { CHandle::<u32, Rc<Cell<u32>>>::destroy(c, |_| Err(Errno::INVAL)) };
+        let c = create(&mut ptr::null_mut(), &counter);
+        let refused = end(c, Err(Errno::INVAL));
         assert_eq!(
             (refused, Rc::strong_count(&counter)),
             (Err(Errno::INVAL), 2)
         );
-        // SAFETY: the refusal kept it alive. Last use.
-        let ended = unsafe { CHandle::<u32, Rc<Cell<u32>>>::destroy(c, |_| Ok(())) };
+        let ended = end(c, Ok(()));
         assert_eq!((ended, Rc::strong_count(&counter)), (Ok(()), 1));
     }
 }

@@ -1,7 +1,7 @@
 //! `fork` support and sysfs.
 
 use std::{
-    ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void},
+    ffi::{CString, OsStr, c_char, c_int, c_uint, c_void},
     fs,
     os::unix::ffi::OsStrExt as _,
     path::Path,
@@ -12,6 +12,7 @@ use rocade_abi::IBV_FORK_UNNEEDED;
 use rocade_sysfs_view::Node;
 
 use crate::{
+    args::{Buffer, Room, Text},
     ffi::{Errno, neg_verb},
     process,
 };
@@ -27,7 +28,7 @@ pub(crate) extern "C" fn ibv_is_fork_initialized() -> c_uint {
 }
 
 /// `ibv_dontfork_range` and `ibv_dofork_range`.
-pub(crate) unsafe extern "C" fn ibv_fork_range(_base: *mut c_void, _size: usize) -> c_int {
+pub(crate) extern "C" fn ibv_fork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }
 
@@ -44,45 +45,28 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
 
 /// `ibv_read_sysfs_file`: returns the length of the content without a final newline, or -1.
 /// Attributes of Rocade's devices are read from memory.
-pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
-    dir: *const c_char,
-    file: *const c_char,
-    buf: *mut c_char,
-    size: usize,
-) -> c_int {
+pub(crate) fn ibv_read_sysfs_file(dir: Text<'_>, file: Text<'_>, buf: Room<'_>) -> c_int {
     neg_verb(|| {
-        if dir.is_null() || file.is_null() || buf.is_null() {
+        let (Some(dir), Some(file), false) = (dir.get(), file.get(), buf.is_null()) else {
             return Err(Errno::INVAL);
-        }
-        // SAFETY: not NULL, and by contract a terminated string.
-        let dir = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(dir) }.to_bytes()));
-        // SAFETY: as above.
-        let file = Path::new(OsStr::from_bytes(
-            unsafe { CStr::from_ptr(file) }.to_bytes(),
-        ));
+        };
+        let dir = Path::new(OsStr::from_bytes(dir.to_bytes()));
+        let file = Path::new(OsStr::from_bytes(file.to_bytes()));
         let content = match own_attribute(dir, file) {
             Some(text) => text.into_bytes(),
             None => fs::read(dir.join(file))
                 .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?,
         };
-        // SAFETY: by contract `buf` has space for `size` bytes.
-        unsafe { copy_text(&content, buf, size) }
+        copy_text(&content, buf)
     })
 }
 
 /// Copies `content` without a final newline, NUL-terminated if there is space.
-///
-/// # Safety
-/// `buf` must be writable for `size` bytes.
-unsafe fn copy_text(content: &[u8], buf: *mut c_char, size: usize) -> Result<c_int, Errno> {
+fn copy_text(content: &[u8], buf: Room<'_>) -> Result<c_int, Errno> {
     let text = content.strip_suffix(b"\n").unwrap_or(content);
-    let len = text.len().min(size);
-    // SAFETY: `len` is at most `size`.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, len) };
-    if len < size {
-        // SAFETY: the buffer is longer than the text.
-        unsafe { buf.add(len).write(0) };
-    }
+    let len = text.len().min(buf.len());
+    buf.copy_from(Buffer::of(text));
+    buf.part(len, 1).copy_from(Buffer::of(&[0]));
     c_int::try_from(len).map_err(|_| Errno::INVAL)
 }
 
@@ -112,11 +96,9 @@ mod tests {
         fs::write(dir.join(&name), "value\n").expect("the temporary directory is writable");
         let c_dir = CString::new(dir.as_os_str().as_bytes()).expect("no NUL in a path");
         let c_name = CString::new(name.as_bytes()).expect("no NUL in a name");
-        let mut buf: [c_char; 16] = [1; 16];
-        // SAFETY: terminated strings, and a buffer of the length given.
-        let len = unsafe {
-            ibv_read_sysfs_file(c_dir.as_ptr(), c_name.as_ptr(), buf.as_mut_ptr(), buf.len())
-        };
+        let mut buf = [1; 16];
+        let room = Room::of(&mut buf);
+        let len = ibv_read_sysfs_file(Text::of(&c_dir), Text::of(&c_name), room);
         fs::remove_file(dir.join(&name)).expect("made above");
         assert_eq!((len, buf[5]), (5, 0));
     }

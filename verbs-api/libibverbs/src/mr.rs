@@ -15,7 +15,7 @@ use rocade_abi::{
 use rocade_emulator::{AccessFlags, Advice, Mr, Rereg, ReregFlags};
 
 use crate::{
-    args::{Handle, Last, List, member},
+    args::{FromC, Handle, Last, List, member, slot::combined},
     context::ContextObject,
     ffi::{Errno, int_verb, ptr_verb},
     handle::{CHandle, objects},
@@ -60,20 +60,6 @@ impl Extent {
             addr,
             length,
             start: None,
-            memory: None,
-        }
-    }
-
-    /// Memory that the program lends to a region.
-    ///
-    /// # Safety
-    /// By the contract of the verbs, the program keeps the range until it deregisters the region,
-    /// and expects that peers change it.
-    pub(crate) unsafe fn lent(addr: *mut c_void, length: usize) -> Self {
-        Self {
-            addr,
-            length,
-            start: Some(addr.expose_provenance() as u64),
             memory: None,
         }
     }
@@ -161,43 +147,46 @@ pub(crate) fn imported(
 }
 
 /// `ibv_reg_mr` as a function, which binaries with constant access flags call directly.
-pub(crate) unsafe extern "C" fn ibv_reg_mr(
-    pd: Handle<'_, ibv_pd>,
-    addr: *mut c_void,
-    length: usize,
-    access: c_int,
-) -> *mut ibv_mr {
-    // SAFETY: same contract.
-    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) }
+pub(crate) fn ibv_reg_mr(pd: Handle<'_, ibv_pd>, extent: Extent, access: c_int) -> *mut ibv_mr {
+    let iova = extent.addr.addr() as u64;
+    ibv_reg_mr_iova2(pd, extent, iova, access.cast_unsigned())
 }
 
 /// `ibv_reg_mr_iova`.
-pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+pub(crate) fn ibv_reg_mr_iova(
     pd: Handle<'_, ibv_pd>,
-    addr: *mut c_void,
-    length: usize,
+    extent: Extent,
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: same contract.
-    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
+    ibv_reg_mr_iova2(pd, extent, iova, access.cast_unsigned())
 }
 
 /// `ibv_reg_mr_iova2`: ignores unknown optional access flags.
-pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+pub(crate) fn ibv_reg_mr_iova2(
     pd: Handle<'_, ibv_pd>,
-    addr: *mut c_void,
-    length: usize,
+    extent: Extent,
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
     ptr_verb(|| {
         // The emulator decides which of the unknown bits it may ignore.
         let access = AccessFlags::from_bits_retain(access);
-        // SAFETY: by contract of the verb.
-        let extent = unsafe { Extent::lent(addr, length) };
         register(pd, extent, iova, access)
     })
+}
+
+/// Memory that the program lends to a region. It keeps the range until it deregisters the region,
+/// and expects that peers change it.
+impl FromC<(*mut c_void, usize)> for Extent {
+    unsafe fn from_c((addr, length): (*mut c_void, usize)) -> Self {
+        Self {
+            addr,
+            length,
+            start: Some(addr.expose_provenance() as u64),
+            memory: None,
+        }
+    }
 }
 
 /// Registers memory. `iova` is the address that work requests use.
@@ -261,14 +250,14 @@ pub(crate) extern "C" fn ibv_dereg_mr(mr: Last<'_, ibv_mr>) -> c_int {
 
 /// `ibv_rereg_mr`: returns 0, or a negative `enum ibv_rereg_mr_err_code` and errno.
 //= MR-10
-pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+pub(crate) fn ibv_rereg_mr(
     mr: Handle<'_, ibv_mr>,
     flags: c_int,
     pd: Handle<'_, ibv_pd>,
-    addr: *mut c_void,
-    length: usize,
+    extent: Extent,
     access: c_int,
 ) -> c_int {
+    let Extent { addr, length, .. } = extent;
     let (flags, access) = (flags.cast_unsigned(), access.cast_unsigned());
     let mut failure = IBV_REREG_MR_ERR_INPUT;
     let errno = int_verb(|| {
@@ -317,24 +306,27 @@ const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
 
 /// Context op `advise_mr`.
 //= ODP-05
-pub(crate) unsafe extern "C" fn advise_mr(
+pub(crate) fn advise_mr(
     pd: Handle<'_, ibv_pd>,
     advice: c_uint,
     flags: u32,
-    sg_list: *mut ibv_sge,
-    num_sge: u32,
+    list: List<'_, ibv_sge>,
 ) -> c_int {
     int_verb(|| {
         let state = pd.get()?.inner();
         let advice = Advice::from_code(advice).ok_or(Errno::OPNOTSUPP)?;
-        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || list.count() == 0 || list.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: by contract there are `num_sge` entries.
-        let list = unsafe { List::of(sg_list, num_sge as usize) };
         let entries: Vec<_> = list.iter().map(to_sge).collect();
         Ok(state.pd().advise_mr(advice, &entries)?)
     })
+}
+
+combined! {
+    pub(crate) fn c_advise_mr(
+        pd: *mut ibv_pd, advice: c_uint, flags: u32, list: *mut ibv_sge, count: u32
+    ) -> c_int = advise_mr [pd, advice, flags, (list, count)];
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use rocade_abi::{
 use rocade_emulator::{AccessFlags, VerbsError};
 
 use crate::{
-    args::{Handle, In},
+    args::{FromC, Handle, In},
     ffi::{Errno, ptr_verb},
     mapping::{self, Mapping},
     mr::{self, Extent},
@@ -61,7 +61,7 @@ fn register(pd: Handle<'_, ibv_pd>, attr: In<'_, ibv_mr_init_attr>) -> Result<*m
         return program_buffer::register(pd, attr.buf(), (addr, length, iova), access);
     }
     // SAFETY: by contract of the verb.
-    let extent = unsafe { Extent::lent(addr, length) };
+    let extent: Extent = unsafe { FromC::from_c((addr, length)) };
     mr::register(
         pd,
         extent,

@@ -15,7 +15,7 @@ use rocade_abi::{
 use rocade_emulator::{DeviceAttr, GidEntry, GidKind, MAX_TSO, RSS_FIELDS, limits};
 
 use crate::{
-    args::{Handle, In, InOut, Out, zeroed},
+    args::{Handle, In, InOut, Out, Resized, ResizedList, slot::combined, zeroed},
     diagnostics::Reason,
     ffi::{Errno, fill, int_verb, neg_verb, to_int},
     rss,
@@ -27,7 +27,7 @@ pub(crate) const NUM_COMP_VECTORS: c_int = limits::COMP_VECTORS as c_int;
 
 /// The size of `ibv_port_attr` before `port_cap_flags2`, which the exported `ibv_query_port`
 /// writes.
-const OLD_PORT_ATTR_LEN: usize = 48;
+pub(crate) const OLD_PORT_ATTR_LEN: usize = 48;
 /// `phys_state`: link up.
 const PHYS_LINK_UP: u8 = 5;
 /// `phys_state`: down.
@@ -113,11 +113,10 @@ pub(crate) fn dc_odp_caps() -> u32 {
 }
 
 /// Context op `query_device_ex`: writes as many bytes as the caller's structure has.
-pub(crate) extern "C" fn query_device_ex(
+pub(crate) fn query_device_ex(
     context: Handle<'_, ibv_context>,
     input: In<'_, ibv_query_device_ex_input>,
-    attr: Out<'_, ibv_device_attr_ex>,
-    attr_size: usize,
+    attr: Resized<'_, ibv_device_attr_ex>,
 ) -> c_int {
     int_verb(|| {
         // The capabilities are the same in a forked child.
@@ -129,7 +128,7 @@ pub(crate) extern "C" fn query_device_ex(
         {
             return Err(Errno::INVAL);
         }
-        if attr_size < size_of::<ibv_device_attr>() {
+        if attr.len() < size_of::<ibv_device_attr>() {
             return Err(Errno::INVAL);
         }
         let source = context.device_attr();
@@ -144,8 +143,7 @@ pub(crate) extern "C" fn query_device_ex(
         c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);
         c.device_cap_flags_ex = u64::from(source.device_cap_flags);
         if !object.device().info().like.reports_odp_and_offloads() {
-            // SAFETY: by contract NULL or writable for `attr_size` bytes.
-            return unsafe { attr.write_prefix(&c, attr_size) };
+            return attr.write(&c);
         }
         c.odp_caps = odp_caps();
         c.xrc_odp_caps = c.odp_caps.per_transport_caps.rc_odp_caps;
@@ -163,16 +161,14 @@ pub(crate) extern "C" fn query_device_ex(
         c.packet_pacing_caps.qp_rate_limit_max = u32::MAX;
         c.packet_pacing_caps.supported_qpts = 1 << IBV_QPT_RC;
         c.device_cap_flags_ex |= IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
-        // SAFETY: by contract NULL or writable for `attr_size` bytes.
-        unsafe { attr.write_prefix(&c, attr_size) }
+        attr.write(&c)
     })
 }
 
 fn query_port(
     context: Handle<'_, ibv_context>,
     port_num: u8,
-    attr: Out<'_, ibv_port_attr>,
-    len: usize,
+    attr: Resized<'_, ibv_port_attr>,
 ) -> Result<(), Errno> {
     let context = context.get()?.context();
     let source = context.port_attr(port_num)?;
@@ -196,27 +192,35 @@ fn query_port(
     c.active_speed = source.active_speed();
     c.link_layer = IBV_LINK_LAYER_ETHERNET;
     c.flags = IBV_QPF_GRH_REQUIRED;
-    // SAFETY: same contract.
-    unsafe { attr.write_prefix(&c, len) }
+    attr.write(&c)
 }
 
 /// Context op `query_port`.
-pub(crate) extern "C" fn query_port_slot(
+pub(crate) fn query_port_slot(
     context: Handle<'_, ibv_context>,
     port_num: u8,
-    attr: Out<'_, ibv_port_attr>,
-    attr_len: usize,
+    attr: Resized<'_, ibv_port_attr>,
 ) -> c_int {
-    int_verb(|| query_port(context, port_num, attr, attr_len))
+    int_verb(|| query_port(context, port_num, attr))
+}
+
+combined! {
+    pub(crate) fn c_query_port(
+        context: *mut ibv_context, port_num: u8, attr: *mut ibv_port_attr, len: usize
+    ) -> c_int = query_port_slot [context, port_num, (attr, len)];
+    pub(crate) fn c_query_device_ex(
+        context: *mut ibv_context, input: *const ibv_query_device_ex_input,
+        attr: *mut ibv_device_attr_ex, len: usize
+    ) -> c_int = query_device_ex [context, input, (attr, len)];
 }
 
 /// `ibv_query_port` as a function, for callers whose structure ends before `port_cap_flags2`.
-pub(crate) extern "C" fn ibv_query_port(
+pub(crate) fn ibv_query_port(
     context: Handle<'_, ibv_context>,
     port_num: u8,
-    attr: Out<'_, ibv_port_attr>,
+    attr: Resized<'_, ibv_port_attr>,
 ) -> c_int {
-    int_verb(|| query_port(context, port_num, attr, OLD_PORT_ATTR_LEN))
+    int_verb(|| query_port(context, port_num, attr))
 }
 
 /// `ibv_query_port_speed`: the bandwidth of a port in units of 100 Mbit/s.
@@ -300,13 +304,12 @@ fn gid_entry(port: u8, entry: &GidEntry) -> ibv_gid_entry {
 
 /// `ibv_query_gid_ex`: fails with `ENODATA` for an empty entry of the table.
 //= ERN-02
-pub(crate) extern "C" fn ibv_query_gid_ex(
+pub(crate) fn ibv_query_gid_ex(
     context: Handle<'_, ibv_context>,
     port_num: u32,
     gid_index: u32,
-    entry: Out<'_, ibv_gid_entry>,
+    entry: Resized<'_, ibv_gid_entry>,
     flags: u32,
-    entry_size: usize,
 ) -> c_int {
     int_verb(|| {
         let context = context.get()?.context();
@@ -322,19 +325,16 @@ pub(crate) extern "C" fn ibv_query_gid_ex(
         if found.gid.is_zero() {
             return Err(Errno::NODATA);
         }
-        // SAFETY: by contract NULL or writable for `entry_size` bytes.
-        unsafe { entry.write_prefix(&gid_entry(port, found), entry_size) }
+        entry.write(&gid_entry(port, found))
     })
 }
 
 /// `ibv_query_gid_table`: returns the number of entries written, or a negative errno. Fails with
 /// `EINVAL` if `entries` has no space for all of them.
-pub(crate) extern "C" fn ibv_query_gid_table(
+pub(crate) fn ibv_query_gid_table(
     context: Handle<'_, ibv_context>,
-    entries: Out<'_, ibv_gid_entry>,
-    max_entries: usize,
+    entries: ResizedList<'_, ibv_gid_entry>,
     flags: u32,
-    entry_size: usize,
 ) -> isize {
     let mut written = 0;
     let status = int_verb(|| {
@@ -349,14 +349,12 @@ pub(crate) extern "C" fn ibv_query_gid_table(
             .iter()
             .flat_map(|(port, entries)| entries.iter().map(move |entry| (*port, entry)));
         let valid = all.filter(|(_, entry)| !entry.gid.is_zero());
-        if max_entries == 0 || entry_size == 0 || valid.clone().count() > max_entries {
+        let max = entries.count();
+        if max == 0 || entries.entry_len() == 0 || valid.clone().count() > max {
             return Err(Errno::INVAL);
         }
         for (port, entry) in valid {
-            // SAFETY: by contract there are `max_entries` places of `entry_size` bytes.
-            let target = unsafe { Out::new(entries.as_ptr().byte_add(written * entry_size)) };
-            // SAFETY: as above.
-            unsafe { target.write_prefix(&gid_entry(port, entry), entry_size) }?;
+            entries.at(written).write(&gid_entry(port, entry))?;
             written += 1;
         }
         Ok(())

@@ -6,11 +6,17 @@ use rocade_abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_
 use rocade_emulator::{Feth, Lkey, Rkey, SendOp, Sge};
 
 use crate::{
-    args::{Buffer, Handle, In, List, slot},
+    args::{
+        Buffer, Handle, In, List,
+        slot::{self, combined},
+    },
     ffi::{self, Errno},
     mw, post,
     wr_batch::{Batch, Remote, Segments},
 };
+
+/// The length of the data of an ATOMIC WRITE in bytes.
+const ATOMIC_WRITE_LEN: usize = 8;
 
 /// Fills in the builders of all operations that the device executes, also of those that were not
 /// requested. A hardware driver leaves the latter NULL.
@@ -26,17 +32,17 @@ pub(crate) fn install(c: &mut ibv_qp_ex) {
     c.wr_rdma_read = Some(slot::of_3(wr_rdma_read));
     c.wr_atomic_cmp_swp = Some(slot::of_5(wr_atomic_cmp_swp));
     c.wr_atomic_fetch_add = Some(slot::of_4(wr_atomic_fetch_add));
-    c.wr_atomic_write = Some(slot::of_4(wr_atomic_write));
+    c.wr_atomic_write = Some(c_atomic_write);
     c.wr_send_inv = Some(slot::of_2(wr_send_inv));
     c.wr_local_inv = Some(slot::of_2(wr_local_inv));
     c.wr_bind_mw = Some(slot::of_4(wr_bind_mw));
-    c.wr_send_tso = Some(slot::of_4(wr_send_tso));
+    c.wr_send_tso = Some(c_send_tso);
     c.wr_set_ud_addr = Some(slot::of_4(wr_set_ud_addr));
     c.wr_set_xrc_srqn = Some(slot::of_2(wr_set_xrc_srqn));
     c.wr_set_sge = Some(slot::of_4(wr_set_sge));
-    c.wr_set_sge_list = Some(slot::of_3(wr_set_sge_list));
-    c.wr_set_inline_data = Some(slot::of_3(wr_set_inline_data));
-    c.wr_set_inline_data_list = Some(slot::of_3(wr_set_inline_data_list));
+    c.wr_set_sge_list = Some(c_set_sge_list);
+    c.wr_set_inline_data = Some(c_set_inline_data);
+    c.wr_set_inline_data_list = Some(c_set_inline_data_list);
 }
 
 extern "C" fn wr_start(qp: Handle<'_, ibv_qp_ex>) {
@@ -133,14 +139,12 @@ extern "C" fn wr_atomic_fetch_add(qp: Batch<'_>, rkey: u32, va: u64, add: u64) {
 
 /// Stages an ATOMIC WRITE. Copies the 8 bytes at once.
 //= WRX-12
-unsafe extern "C" fn wr_atomic_write(qp: Batch<'_>, rkey: u32, va: u64, bytes: *const c_void) {
-    const LEN: usize = 8;
+fn wr_atomic_write(qp: Batch<'_>, rkey: u32, va: u64, bytes: Buffer<'_>) {
+    const LEN: usize = ATOMIC_WRITE_LEN;
     let rkey = Rkey::new(rkey);
     qp.begin(SendOp::AtomicWrite { va, rkey });
     qp.with(|_, staged| {
         let start = staged.inline_len();
-        // SAFETY: by contract 8 bytes are readable.
-        let bytes = unsafe { Buffer::new(bytes, LEN) };
         if bytes.is_null() {
             return staged.fail(Errno::INVAL);
         }
@@ -178,10 +182,8 @@ pub(crate) extern "C" fn wr_flush(
 }
 
 /// Stages a TSO request. Copies the header at once, like inline data.
-unsafe extern "C" fn wr_send_tso(qp: Batch<'_>, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
+fn wr_send_tso(qp: Batch<'_>, header: Buffer<'_>, mss: u16) {
     qp.begin(SendOp::Send { imm: None });
-    // SAFETY: by contract NULL, or readable for its length.
-    let header = unsafe { Buffer::new(hdr, hdr_sz.into()) };
     qp.with(|state, staged| match post::tso_header(state, header) {
         Ok(header) => staged.set_segments(Segments { header, mss }),
         Err(error) => staged.fail(error),
@@ -213,9 +215,8 @@ extern "C" fn wr_set_sge(qp: Batch<'_>, lkey: u32, addr: u64, length: u32) {
     });
 }
 
-unsafe extern "C" fn wr_set_sge_list(qp: Batch<'_>, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: by contract the list has `num_sge` entries.
-    let list = unsafe { List::of(list, num_sge) };
+#[inline]
+fn wr_set_sge_list(qp: Batch<'_>, list: List<'_, ibv_sge>) {
     qp.with(|_, staged| {
         let copied = post::with_sges(list, |sges| {
             staged.set_sges(sges);
@@ -227,31 +228,40 @@ unsafe extern "C" fn wr_set_sge_list(qp: Batch<'_>, num_sge: usize, list: *const
     });
 }
 
-unsafe extern "C" fn wr_set_inline_data(qp: Batch<'_>, addr: *mut c_void, length: usize) {
-    let buffer = ibv_data_buf { addr, length };
-    // SAFETY: by contract the buffer is readable.
-    set_inline_data(qp, unsafe { List::new(&raw const buffer, 1) });
+#[inline]
+fn wr_set_inline_data(qp: Batch<'_>, buffer: Buffer<'_>) {
+    set_inline_data(qp, Some([buffer].into_iter()));
 }
 
-unsafe extern "C" fn wr_set_inline_data_list(
-    qp: Batch<'_>,
-    num_buf: usize,
-    list: *const ibv_data_buf,
-) {
-    // SAFETY: by contract the list has `num_buf` entries, whose buffers are readable.
-    set_inline_data(qp, unsafe { List::of(list, num_buf) });
+#[inline]
+fn wr_set_inline_data_list(qp: Batch<'_>, list: List<'_, ibv_data_buf>) {
+    let is_wrong = list.is_null() && list.count() > 0;
+    set_inline_data(qp, (!is_wrong).then(|| list.buffers()));
+}
+
+combined! {
+    fn c_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64, bytes: *const c_void)
+        = wr_atomic_write [qp, rkey, va, (bytes, ATOMIC_WRITE_LEN)];
+    fn c_send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, len: u16, mss: u16)
+        = wr_send_tso [qp, (header, len), mss];
+    fn c_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge)
+        = wr_set_sge_list [qp, (list, count)];
+    fn c_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, len: usize)
+        = wr_set_inline_data [qp, (addr, len)];
+    fn c_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf)
+        = wr_set_inline_data_list [qp, (list, count)];
 }
 
 /// Copies the data at once.
 //= WRX-05
 #[inline]
-fn set_inline_data(qp: Batch<'_>, list: List<'_, ibv_data_buf>) {
+fn set_inline_data<'a>(qp: Batch<'_>, buffers: Option<impl Iterator<Item = Buffer<'a>>>) {
     qp.with(|state, staged| {
-        if list.is_null() && list.count() > 0 {
+        let Some(buffers) = buffers else {
             return staged.fail(Errno::INVAL);
-        }
+        };
         let start = staged.inline_len();
-        for buffer in list.buffers() {
+        for buffer in buffers {
             let max = state.inline_limits().bytes;
             let Some(space) = staged.inline_space(start, buffer.len(), max) else {
                 return;

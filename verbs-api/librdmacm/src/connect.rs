@@ -1,6 +1,9 @@
 //! Connection setup and teardown.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::{
+    ffi::{c_int, c_uint},
+    ptr,
+};
 
 use rocade_abi::{
     IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD, ibv_qp, ibv_qp_attr, rdma_cm_id,
@@ -153,30 +156,24 @@ fn complete_param<'a>(
 ) -> Result<View<'a, rdma_conn_param>, Errno> {
     let (srq, qp_num) = (member!(ibv_qp, srq), member!(ibv_qp, qp_num));
     let own = object.qp().some().map(|qp| {
-        let qp = qp.as_ptr();
-        // SAFETY: a live queue pair, of which these members do not change.
-        unsafe { (srq.of(qp).read(), qp_num.of(qp).read()) }
+        let srq = qp.member(srq).is_some_and(|srq| !srq.is_null());
+        (srq, qp.member(qp_num).unwrap_or(0))
     });
-    let private_data_len = u8::try_from(private_data.len()).map_err(|_| Errno::INVAL)?;
     let param = rdma_conn_param {
-        private_data: private_data.as_ptr().cast::<c_void>(),
-        private_data_len,
+        private_data: ptr::null(),
+        private_data_len: 0,
         responder_resources,
         initiator_depth,
         flow_control: param.map_or(0, |param| param.flow_control),
         retry_count: param.map_or(7, |param| param.retry_count),
         rnr_retry_count: param.map_or(7, |param| param.rnr_retry_count),
-        srq: own.map_or_else(
-            || param.map_or(0, |param| param.srq),
-            |(srq, _)| (!srq.is_null()).into(),
-        ),
+        srq: own.map_or_else(|| param.map_or(0, |param| param.srq), |(srq, _)| srq.into()),
         qp_num: own.map_or_else(
             || param.map_or(0, |param| param.qp_num),
             |(_, qp_num)| qp_num,
         ),
     };
-    // SAFETY: the private data is there during the view's lifetime.
-    Ok(unsafe { View::new(param) })
+    View::with_private(param, private_data)
 }
 
 /// Returns the private data of the connection parameters.
@@ -293,31 +290,14 @@ fn reject(id: Handle<'_, rdma_cm_id>, reason: u16, data: Buffer<'_>) -> c_int {
 }
 
 /// `rdma_reject`.
-///
-/// # Safety
-/// `data` must be NULL or readable for `len` bytes.
 //= LRC-19
-pub(crate) unsafe extern "C" fn rdma_reject(
-    id: Handle<'_, rdma_cm_id>,
-    data: *const c_void,
-    len: u8,
-) -> c_int {
-    // SAFETY: same contract.
-    reject(id, REJ_CONSUMER, unsafe { Buffer::new(data, len.into()) })
+pub(crate) fn rdma_reject(id: Handle<'_, rdma_cm_id>, data: Buffer<'_>) -> c_int {
+    reject(id, REJ_CONSUMER, data)
 }
 
 /// `rdma_reject_ece`: rejects a request because of its vendor options (ECE).
-///
-/// # Safety
-/// As for [`rdma_reject`].
 //= LRC-19
-pub(crate) unsafe extern "C" fn rdma_reject_ece(
-    id: Handle<'_, rdma_cm_id>,
-    data: *const c_void,
-    len: u8,
-) -> c_int {
-    // SAFETY: same contract.
-    let data = unsafe { Buffer::new(data, len.into()) };
+pub(crate) fn rdma_reject_ece(id: Handle<'_, rdma_cm_id>, data: Buffer<'_>) -> c_int {
     reject(id, REJ_VENDOR_OPTION, data)
 }
 

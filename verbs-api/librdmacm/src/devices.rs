@@ -3,11 +3,7 @@
 //! A device may be removed, and come back. Its context then stays dead, and IDs that are bound to
 //! the device afterwards get another one.
 
-use std::{
-    ffi::{c_int, c_void},
-    mem::size_of,
-    ptr,
-};
+use std::{ffi::c_int, ptr};
 
 use parking_lot::Mutex;
 use rocade_abi::{
@@ -16,8 +12,8 @@ use rocade_abi::{
 };
 
 use crate::{
-    args::{Handle, List, Out, zeroed},
-    engine::{self, DeviceList},
+    args::{Handle, Last, Out, array_for_c, zeroed},
+    engine,
     ffi::{Errno, ptr_call},
     qp::table_of,
 };
@@ -27,9 +23,10 @@ use crate::{
 pub(crate) struct Device {
     /// `ibv_get_device_index`.
     place: c_int,
-    pub(crate) verbs: *mut ibv_context,
-    /// The default protection domain of IDs.
-    pub(crate) pd: *mut ibv_pd,
+    /// The context, which is never closed.
+    pub(crate) verbs: Handle<'static, ibv_context>,
+    /// The default protection domain of IDs, which is never freed.
+    pub(crate) pd: Handle<'static, ibv_pd>,
     /// The default XRC domain of IDs, or NULL before its first use.
     xrcd: *mut ibv_xrcd,
     /// READs and atomics that a QP may have outstanding as requester and as responder.
@@ -66,7 +63,7 @@ impl Devices {
         }
         let ops = engine::ops()?;
         // SAFETY: an open device, which is never closed.
-        let is_gone = |device: &Device| unsafe { (ops.is_removed)(device.verbs) };
+        let is_gone = |device: &Device| unsafe { (ops.is_removed)(device.verbs.as_ptr()) };
         let (gone, open) = self.open.iter().copied().partition(is_gone);
         self.open = open;
         self.removed.extend::<Vec<_>>(gone);
@@ -117,7 +114,7 @@ pub(crate) fn at(place: c_int) -> Result<Option<Device>, Errno> {
 pub(crate) fn of(verbs: Handle<'_, ibv_context>) -> Result<Device, Errno> {
     let mut devices = DEVICES.lock();
     devices.refresh()?;
-    let found = devices.find(|device| device.verbs == verbs.as_ptr());
+    let found = devices.find(|device| device.verbs.addr() == verbs.addr());
     found.ok_or(Errno::NODEV)
 }
 
@@ -131,7 +128,7 @@ pub(crate) fn xrcd_of(verbs: Handle<'_, ibv_context>) -> Result<*mut ibv_xrcd, E
     all()?;
     let mut devices = DEVICES.lock();
     let mut open = devices.open.iter_mut();
-    let device = open.find(|device| device.verbs == verbs.as_ptr());
+    let device = open.find(|device| device.verbs.addr() == verbs.addr());
     let device = device.ok_or(Errno::NODEV)?;
     if device.xrcd.is_null() {
         let open = table_of(verbs)?.open_xrcd.ok_or(Errno(libc::EOPNOTSUPP))?;
@@ -150,34 +147,27 @@ pub(crate) fn xrcd_of(verbs: Handle<'_, ibv_context>) -> Result<*mut ibv_xrcd, E
 fn open_listed(open: &[Device]) -> Result<Vec<Device>, Errno> {
     let verbs = engine::verbs()?;
     let mut count = 0;
-    let list = Errno::made(verbs.ibv_get_device_list(Out::of(&mut count)))?;
-    // SAFETY: the list has that many devices, which live as long as the process.
-    let devices = unsafe { List::new(list, count) };
-    let others = devices.iter().filter_map(|device| {
-        // SAFETY: as above.
-        let device = unsafe { Handle::new(device) };
+    let list = verbs.ibv_get_device_list(Out::of(&mut count))?;
+    let others = list.devices(count).filter_map(|device| {
         let place = verbs.ibv_get_device_index(device);
         let is_open = open.iter().any(|device| device.place == place);
         (!is_open).then(|| open_one(place, device))
     });
     let opened = others.collect();
-    // SAFETY: the list, which is not used any more.
-    verbs.ibv_free_device_list(unsafe { DeviceList::new(list) });
+    verbs.ibv_free_device_list(list);
     opened
 }
 
 fn open_one(place: c_int, device: Handle<'_, ibv_device>) -> Result<Device, Errno> {
     let verbs = engine::verbs()?;
-    let context = Errno::made(verbs.ibv_open_device(device))?;
-    // SAFETY: opened just now, and never closed.
-    let open = unsafe { Handle::new(context) };
+    let open = verbs.ibv_open_device(device)?.forever();
     let mut attr: ibv_device_attr = zeroed();
     Errno::check(verbs.ibv_query_device(open, Out::of(&mut attr)))?;
-    let pd = Errno::made(verbs.ibv_alloc_pd(open))?;
+    let pd = verbs.ibv_alloc_pd(open)?.forever();
     let byte = |count: c_int| u8::try_from(count).unwrap_or(u8::MAX);
     Ok(Device {
         place,
-        verbs: context,
+        verbs: open,
         pd,
         xrcd: ptr::null_mut(),
         max_initiator_depth: byte(attr.max_qp_init_rd_atom),
@@ -194,22 +184,14 @@ pub(crate) extern "C" fn rdma_get_devices(num_devices: Out<'_, c_int>) -> *mut *
         // The place may be NULL.
         let _ = num_devices.write(c_int::try_from(len).unwrap_or(0));
         let found = found?;
-        let len = (found.len() + 1) * size_of::<*mut ibv_context>();
-        // SAFETY: the size is not 0. A program can free the array only with `rdma_free_devices`.
-        let array = unsafe { libc::malloc(len) }.cast::<*mut ibv_context>();
-        let array = Errno::made(array)?;
-        let contexts = found.iter().map(|device| device.verbs);
-        for (index, context) in contexts.chain([ptr::null_mut()]).enumerate() {
-            // SAFETY: `index` is within the array.
-            unsafe { array.add(index).write(context) };
-        }
-        Ok(array)
+        let contexts = found.iter().map(|device| device.verbs.as_ptr());
+        Errno::made(array_for_c(contexts))
     })
 }
 
 /// `rdma_free_devices`: frees the array and leaves the devices open.
 //= LRC-18
-pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+pub(crate) extern "C" fn rdma_free_devices(list: Last<'_, *mut ibv_context>) {
     // SAFETY: by contract NULL or from `rdma_get_devices`.
-    unsafe { libc::free(list.cast::<c_void>()) };
+    unsafe { libc::free(list.as_ptr().cast()) };
 }

@@ -17,13 +17,13 @@ use rocade_abi::{
     ibv_srq, rdma_conn_param, rocade_cm_channel, rocade_cm_id, rocade_cm_ops, rocade_cm_route,
 };
 
-use crate::args::{Address, Buffer, Handle, In, InOut, IntoC, Last, Out, zeroed};
+use crate::args::{Address, Buffer, FromC, Handle, In, InOut, IntoC, Last, List, New, Out, zeroed};
 use crate::ffi::Errno;
 use crate::library::{self, function};
 
 /// Declares functions of `libibverbs.so.1`, each parameter with the type that C declares.
 macro_rules! verbs {
-    ($( $name:ident: fn($($arg:ident: $typed:ty => $raw:ty),*) -> $result:ty; )+) => {
+    ($( $name:ident: fn($($arg:ident: $typed:ty => $raw:ty),*) -> $made:ty => $result:ty; )+) => {
         /// Functions of `libibverbs.so.1`.
         #[derive(Clone, Copy)]
         pub(crate) struct Verbs {
@@ -46,10 +46,10 @@ macro_rules! verbs {
 
             $(
                 /// Calls the verb of this name.
-                pub(crate) fn $name(&self, $($arg: $typed),*) -> $result {
+                pub(crate) fn $name(&self, $($arg: $typed),*) -> $made {
                     // SAFETY: each argument is as its type promises, which is what the verb
-                    // demands.
-                    unsafe { (self.$name)($(IntoC::into_c($arg)),*) }
+                    // demands. The result is that of the verb.
+                    unsafe { FromC::from_c((self.$name)($(IntoC::into_c($arg)),*)) }
                 }
             )+
         }
@@ -57,67 +57,75 @@ macro_rules! verbs {
 }
 
 verbs! {
-    ibv_get_device_list: fn(count: Out<'_, c_int> => *mut c_int) -> *mut *mut ibv_device;
-    ibv_get_device_index: fn(device: Handle<'_, ibv_device> => *mut ibv_device) -> c_int;
-    ibv_open_device: fn(device: Handle<'_, ibv_device> => *mut ibv_device) -> *mut ibv_context;
+    ibv_get_device_list: fn(count: Out<'_, c_int> => *mut c_int) -> Result<DeviceList, Errno> => *mut *mut ibv_device;
+    ibv_get_device_index: fn(device: Handle<'_, ibv_device> => *mut ibv_device) -> c_int => c_int;
+    ibv_open_device: fn(device: Handle<'_, ibv_device> => *mut ibv_device) -> Result<New<ibv_context>, Errno> => *mut ibv_context;
     ibv_query_device: fn(
         context: Handle<'_, ibv_context> => *mut ibv_context,
-        attr: Out<'_, ibv_device_attr> => *mut ibv_device_attr) -> c_int;
-    ibv_alloc_pd: fn(context: Handle<'_, ibv_context> => *mut ibv_context) -> *mut ibv_pd;
+        attr: Out<'_, ibv_device_attr> => *mut ibv_device_attr) -> c_int => c_int;
+    ibv_alloc_pd: fn(context: Handle<'_, ibv_context> => *mut ibv_context) -> Result<New<ibv_pd>, Errno> => *mut ibv_pd;
     ibv_create_comp_channel: fn(
-        context: Handle<'_, ibv_context> => *mut ibv_context) -> *mut ibv_comp_channel;
+        context: Handle<'_, ibv_context> => *mut ibv_context) -> Result<New<ibv_comp_channel>, Errno> => *mut ibv_comp_channel;
     ibv_destroy_comp_channel: fn(
-        channel: Last<'_, ibv_comp_channel> => *mut ibv_comp_channel) -> c_int;
+        channel: Last<'_, ibv_comp_channel> => *mut ibv_comp_channel) -> c_int => c_int;
     ibv_create_cq: fn(
         context: Handle<'_, ibv_context> => *mut ibv_context, entries: c_int => c_int,
         cq_context: *mut c_void => *mut c_void,
         channel: Handle<'_, ibv_comp_channel> => *mut ibv_comp_channel, vector: c_int => c_int
-    ) -> *mut ibv_cq;
-    ibv_destroy_cq: fn(cq: Last<'_, ibv_cq> => *mut ibv_cq) -> c_int;
-    ibv_resize_cq: fn(cq: Handle<'_, ibv_cq> => *mut ibv_cq, entries: c_int => c_int) -> c_int;
+    ) -> Result<New<ibv_cq>, Errno> => *mut ibv_cq;
+    ibv_destroy_cq: fn(cq: Last<'_, ibv_cq> => *mut ibv_cq) -> c_int => c_int;
+    ibv_resize_cq: fn(cq: Handle<'_, ibv_cq> => *mut ibv_cq, entries: c_int => c_int) -> c_int => c_int;
     ibv_create_qp: fn(
         pd: Handle<'_, ibv_pd> => *mut ibv_pd,
-        attr: InOut<'_, ibv_qp_init_attr> => *mut ibv_qp_init_attr) -> *mut ibv_qp;
+        attr: InOut<'_, ibv_qp_init_attr> => *mut ibv_qp_init_attr) -> Result<New<ibv_qp>, Errno> => *mut ibv_qp;
     ibv_modify_qp: fn(
         qp: Handle<'_, ibv_qp> => *mut ibv_qp, attr: In<'_, ibv_qp_attr> => *mut ibv_qp_attr,
-        mask: c_int => c_int) -> c_int;
-    ibv_destroy_qp: fn(qp: Last<'_, ibv_qp> => *mut ibv_qp) -> c_int;
+        mask: c_int => c_int) -> c_int => c_int;
+    ibv_destroy_qp: fn(qp: Last<'_, ibv_qp> => *mut ibv_qp) -> c_int => c_int;
     ibv_attach_mcast: fn(
         qp: Handle<'_, ibv_qp> => *mut ibv_qp, gid: In<'_, ibv_gid> => *const ibv_gid,
-        lid: u16 => u16) -> c_int;
+        lid: u16 => u16) -> c_int => c_int;
     ibv_detach_mcast: fn(
         qp: Handle<'_, ibv_qp> => *mut ibv_qp, gid: In<'_, ibv_gid> => *const ibv_gid,
-        lid: u16 => u16) -> c_int;
-    ibv_destroy_srq: fn(srq: Last<'_, ibv_srq> => *mut ibv_srq) -> c_int;
-    ibv_dereg_mr: fn(mr: Last<'_, ibv_mr> => *mut ibv_mr) -> c_int;
+        lid: u16 => u16) -> c_int => c_int;
+    ibv_destroy_srq: fn(srq: Last<'_, ibv_srq> => *mut ibv_srq) -> c_int => c_int;
+    ibv_dereg_mr: fn(mr: Last<'_, ibv_mr> => *mut ibv_mr) -> c_int => c_int;
     ibv_get_cq_event: fn(
         channel: Handle<'_, ibv_comp_channel> => *mut ibv_comp_channel,
         cq: Out<'_, *mut ibv_cq> => *mut *mut ibv_cq,
-        context: Out<'_, *mut c_void> => *mut *mut c_void) -> c_int;
-    ibv_ack_cq_events: fn(cq: Handle<'_, ibv_cq> => *mut ibv_cq, count: c_uint => c_uint) -> ();
+        context: Out<'_, *mut c_void> => *mut *mut c_void) -> c_int => c_int;
+    ibv_ack_cq_events: fn(cq: Handle<'_, ibv_cq> => *mut ibv_cq, count: c_uint => c_uint) -> () => ();
     ibv_create_ah: fn(
         pd: Handle<'_, ibv_pd> => *mut ibv_pd, attr: In<'_, ibv_ah_attr> => *mut ibv_ah_attr
-    ) -> *mut ibv_ah;
-    ibv_destroy_ah: fn(ah: Last<'_, ibv_ah> => *mut ibv_ah) -> c_int;
+    ) -> Result<New<ibv_ah>, Errno> => *mut ibv_ah;
+    ibv_destroy_ah: fn(ah: Last<'_, ibv_ah> => *mut ibv_ah) -> c_int => c_int;
     ibv_query_gid: fn(
         context: Handle<'_, ibv_context> => *mut ibv_context, port: u8 => u8, index: c_int => c_int,
-        gid: Out<'_, ibv_gid> => *mut ibv_gid) -> c_int;
-    ibv_free_device_list: fn(list: DeviceList => *mut *mut ibv_device) -> ();
+        gid: Out<'_, ibv_gid> => *mut ibv_gid) -> c_int => c_int;
+    ibv_free_device_list: fn(list: DeviceList => *mut *mut ibv_device) -> () => ();
     ibv_reg_mr: fn(
         pd: Handle<'_, ibv_pd> => *mut ibv_pd, start: Lent => *mut c_void, len: usize => usize,
-        access: c_int => c_int) -> *mut ibv_mr;
+        access: c_int => c_int) -> Result<New<ibv_mr>, Errno> => *mut ibv_mr;
 }
 
 /// The list of `ibv_get_device_list`, for its end.
 pub(crate) struct DeviceList(*mut *mut ibv_device);
 
 impl DeviceList {
-    /// Makes a value of a list.
-    ///
-    /// # Safety
-    /// The list must come from `ibv_get_device_list`, and not be used any more.
-    pub(crate) const unsafe fn new(list: *mut *mut ibv_device) -> Self {
-        Self(list)
+    /// Returns the devices, whose number the call has written.
+    pub(crate) fn devices(
+        &self,
+        count: c_int,
+    ) -> impl Iterator<Item = Handle<'static, ibv_device>> {
+        // SAFETY: the list ends with NULL, and has devices until then, which are never freed.
+        let list: List<'static, *mut ibv_device> = unsafe { List::new(self.0, count) };
+        list.handles()
+    }
+}
+
+impl FromC<*mut *mut ibv_device> for Result<DeviceList, Errno> {
+    unsafe fn from_c(list: *mut *mut ibv_device) -> Self {
+        Errno::made(list).map(DeviceList)
     }
 }
 
@@ -127,15 +135,19 @@ impl IntoC<*mut *mut ibv_device> for DeviceList {
     }
 }
 
-/// The start of memory that a region may use until it is deregistered.
+/// The start of memory that a region may use until it is deregistered. Peers may change it as long
+/// as the region exists, as far as its rights allow.
 pub(crate) struct Lent(*mut c_void);
 
 impl Lent {
-    /// Makes a value of an address.
-    ///
-    /// # Safety
-    /// Peers may change the memory as long as the region exists, as far as its rights allow.
-    pub(crate) const unsafe fn new(start: *mut c_void) -> Self {
+    /// Returns the address, which work requests may name.
+    pub(crate) fn expose(&self) -> usize {
+        self.0.expose_provenance()
+    }
+}
+
+impl FromC<*mut c_void> for Lent {
+    unsafe fn from_c(start: *mut c_void) -> Self {
         Self(start)
     }
 }

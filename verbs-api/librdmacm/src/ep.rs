@@ -3,13 +3,13 @@
 
 use std::{ffi::c_int, ptr};
 
-use rocade_abi::{ibv_pd, ibv_qp_init_attr, rdma_addrinfo, rdma_cm_event, rdma_cm_id};
+use rocade_abi::{ibv_pd, ibv_qp_init_attr, rdma_addrinfo, rdma_cm_id};
 
 use crate::{
     addrinfo::RAI_PASSIVE,
     args::{Handle, In, InOut, Last, Out, View, member},
     connect::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route},
-    event::{self, rdma_get_cm_event},
+    event,
     ffi::{Errno, int_call, void_call},
     id::{self, qp_type_of, set_option},
     qp::{extended, make_qp, rdma_destroy_qp},
@@ -79,10 +79,8 @@ fn prepare(
     }
     if let Some(attr) = attr {
         place.qp_type().write(qp_type)?;
-        let mut ex = extended(pd.as_ptr(), &ibv_qp_init_attr { qp_type, ..*attr });
-        // SAFETY: it names what the arguments name.
-        unsafe { make_qp(object, &mut ex) }?;
-        place.cap().write(ex.cap)?;
+        let cap = make_qp(object, extended(pd, attr, qp_type))?;
+        place.cap().write(cap)?;
     }
     object.state.lock().connect = info.private().to_vec();
     Ok(())
@@ -120,13 +118,7 @@ pub(crate) extern "C" fn rdma_get_request(
             return Err(Errno::INVAL);
         }
         object.forget_event();
-        let mut event: *mut rdma_cm_event = ptr::null_mut();
-        let channel = object.member(member!(rdma_cm_id, channel));
-        // SAFETY: the channel belongs to the ID.
-        let channel = unsafe { Handle::new(channel) };
-        check(rdma_get_cm_event(channel, Out::of(&mut event)))?;
-        // SAFETY: an event was written.
-        let told = unsafe { event.read() };
+        let (event, told) = object.next_event()?;
         let result = match told.status {
             0 if told.event == event::CONNECT_REQUEST => Ok(()),
             0 => Err(Errno::INVAL),
@@ -137,9 +129,9 @@ pub(crate) extern "C" fn rdma_get_request(
         let new = unsafe { Handle::<rdma_cm_id>::new(told.id) };
         let result = result.and_then(|()| {
             let Some(attr) = attr else { return Ok(()) };
-            let mut ex = extended(object.pd().as_ptr(), &attr);
             // SAFETY: the objects of `rdma_create_ep`, which the program keeps.
-            unsafe { make_qp(new.get()?, &mut ex) }
+            let attr = unsafe { View::new(attr) };
+            make_qp(new.get()?, extended(object.pd(), attr, attr.qp_type)).map(|_| ())
         });
         if let Err(errno) = result {
             object.set_member(member!(rdma_cm_id, event), event);

@@ -12,7 +12,7 @@ use rocade_abi::{
 };
 
 use crate::{
-    args::{Buffer, Handle, In, Last, Out, member, zeroed},
+    args::{Buffer, Handle, In, Last, New, Out, member, zeroed},
     connect,
     engine::{EngineId, ops, verbs},
     ffi::{Errno, int_call, set_errno},
@@ -85,9 +85,7 @@ pub(crate) extern "C-unwind" fn rdma_get_cm_event(
         let told = unsafe { told.assume_init() };
         let mut made = ptr::null_mut();
         let status = int_call(|| {
-            // SAFETY: the cookie of an event is the address of an ID, which lives until its events
-            // are acknowledged.
-            made = unsafe { make(&told) }?;
+            made = make(&told)?;
             Ok(())
         });
         if status != 0 {
@@ -101,14 +99,36 @@ pub(crate) extern "C-unwind" fn rdma_get_cm_event(
     }
 }
 
+/// Calls `f` with an event, its private data and the new ID of a connection request, and
+/// acknowledges the event. `None` for NULL.
+pub(crate) fn consume<T>(
+    event: Last<'_, rdma_cm_event>,
+    f: impl FnOnce(&rdma_cm_event, Buffer<'_>, Option<New<rdma_cm_id>>) -> T,
+) -> Option<T> {
+    let place = event.as_ptr();
+    if place.is_null() {
+        return None;
+    }
+    // SAFETY: an event that lives until it is acknowledged.
+    let copy = unsafe { place.read() };
+    // SAFETY: both parameter structures begin with the private data and their length.
+    let param = unsafe { copy.param.conn };
+    // SAFETY: the private data is in the event.
+    let private = unsafe { Buffer::new(param.private_data, param.private_data_len.into()) };
+    let is_request = copy.event == CONNECT_REQUEST;
+    // SAFETY: the ID of a request belongs to the one who takes the event.
+    let new = is_request.then(|| unsafe { New::of(copy.id) });
+    let result = f(&copy, private, new);
+    rdma_ack_cm_event(event);
+    Some(result)
+}
+
 /// Converts an event for the program. Returns NULL if the program does not get this event.
-///
-/// # Safety
-/// The cookie must be that of a live ID.
-unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
+fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
     let address = usize::try_from(told.cookie).unwrap_or(0);
     let owner: *const IdObject = ptr::with_exposed_provenance(address);
-    // SAFETY: by contract.
+    // SAFETY: the cookie of the engine's event is the address of an ID, which lives until its
+    // events are acknowledged.
     let object = unsafe { owner.as_ref() }.ok_or(Errno::INVAL)?;
     let mut event = Box::new(EventObject {
         c: rdma_cm_event {

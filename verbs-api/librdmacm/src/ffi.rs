@@ -2,9 +2,12 @@
 
 use std::{
     ffi::c_int,
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
 };
+
+use crate::args::{FromC, New};
 
 /// A positive errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +19,7 @@ impl Errno {
 
     /// Returns the errno that the C library or a verb has just set, or `EIO` if there is none.
     pub(crate) fn last() -> Self {
-        let code = std::io::Error::last_os_error().raw_os_error();
+        let code = io::Error::last_os_error().raw_os_error();
         Self(code.filter(|code| *code != 0).unwrap_or(libc::EIO))
     }
 
@@ -34,6 +37,14 @@ impl Errno {
             return Err(Self::last());
         }
         Ok(made)
+    }
+}
+
+impl<C> FromC<*mut C> for Result<New<C>, Errno> {
+    unsafe fn from_c(made: *mut C) -> Self {
+        let made = Errno::made(made)?;
+        // SAFETY: by contract the result of a verb that has created the object.
+        Ok(unsafe { New::of(made) })
     }
 }
 
@@ -86,8 +97,8 @@ pub(crate) fn ptr_call<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
 /// Calls `f`, and returns a number, or -1 with errno set.
 pub(crate) fn number_call(f: impl FnOnce() -> Result<isize, Errno>) -> isize {
     // Like a system call, this keeps errno unless the call fails. Some programs read errno after a
-    // return value of 0. SAFETY: the C library returns a valid pointer to the errno of this thread.
-    let before = unsafe { *libc::__errno_location() };
+    // return value of 0.
+    let before = io::Error::last_os_error().raw_os_error().unwrap_or(0);
     guarded(f).map_or(-1, |number| {
         set_errno(before);
         number

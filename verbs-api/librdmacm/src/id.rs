@@ -123,9 +123,9 @@ impl ChannelObject {
 unsafe impl CObject for rdma_event_channel {
     type Object = ChannelObject;
 
-    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a ChannelObject, Errno> {
-        // SAFETY: same contract.
-        unsafe { c.cast::<ChannelObject>().as_ref() }.ok_or(Errno::INVAL)
+    fn check(_: &ChannelObject) -> Result<(), Errno> {
+        // The engine tells inherited ones apart.
+        Ok(())
     }
 }
 
@@ -281,10 +281,10 @@ impl IdObject {
             self.set_member(member!(rdma_cm_id, route.addr.dst_storage), route.dst);
         }
         if let Some(device) = device {
-            self.set_member(member!(rdma_cm_id, verbs), device.verbs);
+            self.set_member(member!(rdma_cm_id, verbs), device.verbs.as_ptr());
             self.set_member(member!(rdma_cm_id, port_num), route.port_num);
             if self.pd().is_null() {
-                self.set_member(member!(rdma_cm_id, pd), device.pd);
+                self.set_member(member!(rdma_cm_id, pd), device.pd.as_ptr());
             }
             let ib = rdma_ib_addr {
                 sgid: ibv_gid { raw: route.sgid },
@@ -318,21 +318,29 @@ impl IdObject {
             return Ok(());
         }
         self.forget_event();
-        let channel = self.member(member!(rdma_cm_id, channel));
-        // SAFETY: the ID's own channel.
-        let channel = unsafe { Handle::new(channel) };
-        let mut made = ptr::null_mut();
-        if event::rdma_get_cm_event(channel, Out::of(&mut made)) != 0 {
-            return Err(Errno::last());
-        }
+        let (made, event) = self.next_event()?;
         self.set_member(member!(rdma_cm_id, event), made);
-        // SAFETY: an event was written.
-        let event: rdma_cm_event = unsafe { made.read() };
         match event.status {
             0 => Ok(()),
             _ if event.event == event::REJECTED => Err(Errno(libc::ECONNREFUSED)),
             status => Err(Errno(status.abs())),
         }
+    }
+
+    /// Waits for an event on the channel of the ID. Returns it with a copy.
+    ///
+    /// # Errors
+    /// Those of `rdma_get_cm_event`.
+    pub(crate) fn next_event(&self) -> Result<(*mut rdma_cm_event, rdma_cm_event), Errno> {
+        let channel = self.member(member!(rdma_cm_id, channel));
+        // SAFETY: the channel lives as long as the ID is on it.
+        let channel = unsafe { Handle::new(channel) };
+        let mut made = ptr::null_mut();
+        if event::rdma_get_cm_event(channel, Out::of(&mut made)) != 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: an event was written, and nobody has acknowledged it.
+        Ok((made, unsafe { made.read() }))
     }
 
     /// Acknowledges the event that the C part points to.
@@ -351,11 +359,9 @@ impl IdObject {
 unsafe impl CObject for rdma_cm_id {
     type Object = IdObject;
 
-    unsafe fn borrow<'a>(c: *mut Self) -> Result<&'a IdObject, Errno> {
-        // SAFETY: same contract.
-        let object = unsafe { c.cast::<IdObject>().as_ref() }.ok_or(Errno::INVAL)?;
+    fn check(object: &IdObject) -> Result<(), Errno> {
         if object.generation == engine::generation()? {
-            Ok(object)
+            Ok(())
         } else {
             // The ID belongs to the parent of this process.
             Err(Errno::NODEV)
@@ -363,9 +369,9 @@ unsafe impl CObject for rdma_cm_id {
     }
 }
 
-/// Defines accessors for the objects that an ID has.
+/// Defines accessors for the objects that an ID has, and the end of those that it owns.
 macro_rules! objects_of_ids {
-    ($($member:ident: $object:ty;)+) => {
+    ($($member:ident $(ends with $end:ident)?: $object:ty;)+) => {
         impl IdObject {
             $(
                 /// Returns the ID's object, or NULL.
@@ -374,6 +380,24 @@ macro_rules! objects_of_ids {
                     // SAFETY: NULL, or an object that lives as long as the ID has it.
                     unsafe { Handle::new(object) }
                 }
+                $(
+                    /// Calls `destroy` with the ID's object, if it has one, and forgets the object.
+                    ///
+                    /// # Errors
+                    /// That of `destroy`. The ID then keeps the object.
+                    pub(crate) fn $end(
+                        &self,
+                        destroy: impl FnOnce(Last<'_, $object>) -> Result<(), Errno>,
+                    ) -> Result<(), Errno> {
+                        let object = self.member(member!(rdma_cm_id, $member));
+                        if !object.is_null() {
+                            // SAFETY: that of the ID, which forgets it.
+                            destroy(unsafe { Last::new(object) })?;
+                            self.set_member(member!(rdma_cm_id, $member), ptr::null_mut());
+                        }
+                        Ok(())
+                    }
+                )?
             )+
         }
     };
@@ -382,12 +406,12 @@ macro_rules! objects_of_ids {
 objects_of_ids! {
     verbs: ibv_context;
     pd: ibv_pd;
-    qp: ibv_qp;
-    srq: ibv_srq;
-    recv_cq: ibv_cq;
-    recv_cq_channel: ibv_comp_channel;
-    send_cq: ibv_cq;
-    send_cq_channel: ibv_comp_channel;
+    qp ends with end_qp: ibv_qp;
+    srq ends with end_srq: ibv_srq;
+    recv_cq ends with end_recv_cq: ibv_cq;
+    recv_cq_channel ends with end_recv_cq_channel: ibv_comp_channel;
+    send_cq ends with end_send_cq: ibv_cq;
+    send_cq_channel ends with end_send_cq_channel: ibv_comp_channel;
 }
 
 /// Returns the type of the queue pairs of a port space.
@@ -400,13 +424,39 @@ pub(crate) const fn qp_type_of(ps: c_uint) -> Option<c_uint> {
     }
 }
 
-/// Returns the channel of an ID, and true if it is a new one, because the program gave none.
-fn channel_or_new(
-    channel: Handle<'_, rdma_event_channel>,
-) -> Result<(*mut rdma_event_channel, bool), Errno> {
-    match channel.some() {
-        Some(channel) => Ok((channel.as_ptr(), false)),
-        None => Ok((ChannelObject::create()?.into_c(), true)),
+/// The channel of an ID.
+enum Channel<'a> {
+    /// That of the program.
+    Given(Handle<'a, rdma_event_channel>),
+    /// A new one, because the program gave none.
+    Own(New<rdma_event_channel>),
+}
+
+impl<'a> Channel<'a> {
+    fn new(given: Handle<'a, rdma_event_channel>) -> Result<Self, Errno> {
+        match given.some() {
+            Some(given) => Ok(Self::Given(given)),
+            None => ChannelObject::create().map(Self::Own),
+        }
+    }
+
+    const fn handle(&self) -> Handle<'_, rdma_event_channel> {
+        match self {
+            Self::Given(channel) => *channel,
+            Self::Own(channel) => channel.handle(),
+        }
+    }
+
+    const fn is_own(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+
+    /// Destroys a new channel.
+    fn end(self) -> Result<(), Errno> {
+        match self {
+            Self::Given(_) => Ok(()),
+            Self::Own(channel) => ChannelObject::end(channel.into_last()),
+        }
     }
 }
 
@@ -417,9 +467,8 @@ pub(crate) fn create(
     ps: c_uint,
     qp_type: c_uint,
 ) -> Result<New<rdma_cm_id>, Errno> {
-    let (channel, sync) = channel_or_new(channel)?;
-    // SAFETY: that of the program, or a new one.
-    let live = unsafe { Handle::new(channel) };
+    let channel = Channel::new(channel)?;
+    let live = channel.handle();
     //= LRC-22
     let connects = match qp_type_of(ps) {
         Some(of_ps) if ps != PS_IB => of_ps,
@@ -427,19 +476,16 @@ pub(crate) fn create(
     };
     let made = live.get().and_then(|object| {
         let make = |cookie| EngineId::create(object.raw(), (ps, connects), cookie);
-        IdObject::create(make, channel, context, (ps, qp_type))
+        IdObject::create(make, live.as_ptr(), context, (ps, qp_type))
     });
     let id = match made {
         Ok(id) => id,
         Err(error) => {
-            if sync {
-                // SAFETY: created above, and not returned to the program.
-                ChannelObject::end(unsafe { Last::new(channel) })?;
-            }
+            channel.end()?;
             return Err(error);
         }
     };
-    id.get()?.state.lock().sync = sync;
+    id.get()?.state.lock().sync = channel.is_own();
     Ok(id)
 }
 
@@ -521,18 +567,14 @@ pub(crate) fn migrate(
     if was_sync && channel.is_null() {
         return Err(Errno::INVAL);
     }
-    let (channel, sync) = channel_or_new(channel)?;
-    // SAFETY: that of the program, or a new one.
-    let live = unsafe { Handle::new(channel) };
+    let channel = Channel::new(channel)?;
+    let live = channel.handle();
     let mut reported = 0;
     let moved = object
         .raw
         .migrate(live.get()?.raw(), Out::of(&mut reported));
     if let Err(error) = moved {
-        if sync {
-            // SAFETY: created above.
-            ChannelObject::end(unsafe { Last::new(channel) })?;
-        }
+        channel.end()?;
         return Err(error);
     }
     let old = object.member(member!(rdma_cm_id, channel));
@@ -540,8 +582,8 @@ pub(crate) fn migrate(
         object.forget_event();
     }
     object.wait_for(reported);
-    object.set_member(member!(rdma_cm_id, channel), channel);
-    object.state.lock().sync = sync;
+    object.set_member(member!(rdma_cm_id, channel), live.as_ptr());
+    object.state.lock().sync = channel.is_own();
     if was_sync {
         // SAFETY: the ID's own channel, which is not used any more.
         ChannelObject::end(unsafe { Last::new(old) })?;
@@ -550,33 +592,20 @@ pub(crate) fn migrate(
 }
 
 fn port(storage: &sockaddr_storage) -> u16 {
-    match c_int::from(storage.ss_family) {
-        libc::AF_INET | libc::AF_INET6 => {
-            // SAFETY: the port has the same offset in both structures, within the storage.
-            unsafe {
-                (&raw const *storage)
-                    .cast::<libc::sockaddr_in>()
-                    .read()
-                    .sin_port
-            }
-        }
-        AF_IB => {
-            // SAFETY: the family determines the type, and the address is inside the storage.
-            let ib = unsafe { (&raw const *storage).cast::<sockaddr_ib>().read() };
+    match Address::of(storage).read() {
+        Ok(Sockaddr::V4(v4)) => v4.sin_port,
+        Ok(Sockaddr::V6(v6)) => v6.sin6_port,
+        Ok(Sockaddr::Ib(ib)) => {
             let [.., high, low] = u64::from_be(ib.sib_sid).to_be_bytes();
             u16::from_ne_bytes([high, low])
         }
-        _ => 0,
+        Ok(Sockaddr::Other) | Err(_) => 0,
     }
 }
 
 /// Returns the port of an address of an ID, or 0 for NULL. Also for an ID of the parent process.
 fn port_of(id: Handle<'_, rdma_cm_id>, address: Member<rdma_cm_id, sockaddr_storage>) -> u16 {
-    if id.is_null() {
-        return 0;
-    }
-    // SAFETY: a live ID.
-    port(&unsafe { address.of(id.as_ptr()).read() })
+    id.member(address).as_ref().map_or(0, port)
 }
 
 /// `rdma_get_src_port`: returns the port in network byte order.
@@ -592,19 +621,13 @@ pub(crate) extern "C" fn rdma_get_dst_port(id: Handle<'_, rdma_cm_id>) -> u16 {
 }
 
 /// `rdma_set_option`.
-///
-/// # Safety
-/// `value` must be NULL or readable for `len` bytes.
 //= LRC-14
-pub(crate) unsafe extern "C" fn rdma_set_option(
+pub(crate) fn rdma_set_option(
     id: Handle<'_, rdma_cm_id>,
     level: c_int,
     name: c_int,
-    value: *mut c_void,
-    len: usize,
+    value: Buffer<'_>,
 ) -> c_int {
-    // SAFETY: same contract.
-    let value = unsafe { Buffer::new(value, len) };
     int_call(|| set_option(id.get()?, (level, name), value))
 }
 
@@ -657,16 +680,6 @@ pub(crate) extern "C" fn rdma_get_remote_ece(
     })
 }
 
-/// Returns the length of an address of a family.
-pub(crate) fn address_len(family: c_int) -> Option<usize> {
-    match family {
-        libc::AF_INET => Some(size_of::<libc::sockaddr_in>()),
-        libc::AF_INET6 => Some(size_of::<libc::sockaddr_in6>()),
-        AF_IB => Some(size_of::<sockaddr_ib>()),
-        _ => None,
-    }
-}
-
 /// Returns the `sockaddr_ib` of a GID and a port of a port space. If the port or the port space is
 /// 0, the connection manager chooses these bits of the service ID.
 pub(crate) fn ib_address(gid: Ipv6Addr, port: u16, port_space: c_int) -> sockaddr_ib {
@@ -688,17 +701,5 @@ pub(crate) fn ib_address(gid: Ipv6Addr, port: u16, port_space: c_int) -> sockadd
 /// # Errors
 /// `EINVAL` for NULL.
 pub(crate) fn copy_address(addr: Address<'_>) -> Result<Option<sockaddr_storage>, Errno> {
-    let address = addr.read()?;
-    let mut storage: sockaddr_storage = zeroed();
-    let place = &raw mut storage;
-    match address {
-        // SAFETY: the storage is large enough, and aligned, for any address.
-        Sockaddr::V4(v4) => unsafe { place.cast::<libc::sockaddr_in>().write(v4) },
-        // SAFETY: as above.
-        Sockaddr::V6(v6) => unsafe { place.cast::<libc::sockaddr_in6>().write(v6) },
-        // SAFETY: as above.
-        Sockaddr::Ib(ib) => unsafe { place.cast::<sockaddr_ib>().write(ib) },
-        Sockaddr::Other => return Ok(None),
-    }
-    Ok(Some(storage))
+    Ok(addr.read()?.to_storage())
 }

@@ -1,19 +1,16 @@
 //! Multicast groups of IDs.
 
-use std::{
-    ffi::{c_int, c_void},
-    ptr,
-};
+use std::ffi::{c_int, c_void};
 
 use libc::sockaddr_storage;
 use rocade_abi::{ibv_gid, rdma_cm_event, rdma_cm_id, rdma_cm_join_mc_attr_ex};
 
 use crate::{
-    args::{Address, Handle, In},
+    args::{self, Address, Handle, In, address_len},
     engine::verbs,
     event::MULTICAST_ERROR,
     ffi::{Errno, int_call},
-    id::{IdObject, address_len, copy_address},
+    id::{IdObject, copy_address},
 };
 
 /// `RDMA_CM_JOIN_MC_ATTR_ADDRESS`, `RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS`.
@@ -46,8 +43,7 @@ pub(crate) fn token_of(private_data: &[u8]) -> u64 {
 /// Returns the bytes of an address that identify it.
 fn bytes_of(address: &sockaddr_storage) -> &[u8] {
     let len = address_len(address.ss_family.into()).unwrap_or(0);
-    // SAFETY: an address of its family is not longer than the storage.
-    unsafe { std::slice::from_raw_parts(ptr::from_ref(address).cast::<u8>(), len) }
+    args::bytes_of(address).get(..len).unwrap_or_default()
 }
 
 /// Handles a completed join: attaches the queue pair, and fills in the program's context.

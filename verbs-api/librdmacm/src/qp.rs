@@ -5,11 +5,11 @@ use std::{ffi::c_int, mem::offset_of, ptr};
 use rocade_abi::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD,
     IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, rdma_cm_id, verbs_context,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, rdma_cm_id, verbs_context,
 };
 
 use crate::{
-    args::{Handle, InOut, Last, View, member, zeroed},
+    args::{FromC, Handle, InOut, Last, New, View, member, zeroed},
     connect::qp_to,
     devices,
     engine::verbs,
@@ -33,16 +33,13 @@ pub(crate) fn make_cq(
     }
     let verbs = verbs()?;
     let device = object.verbs();
-    let channel = Errno::made(verbs.ibv_create_comp_channel(device))?;
+    let channel = verbs.ibv_create_comp_channel(device)?;
     let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-    // SAFETY: created above.
-    let live = unsafe { Handle::new(channel) };
-    let cq = verbs.ibv_create_cq(device, entries, object.as_c().cast(), live, 0);
-    match Errno::made(cq) {
-        Ok(cq) => Ok((channel, cq)),
+    let context = object.as_c().cast();
+    match verbs.ibv_create_cq(device, entries, context, channel.handle(), 0) {
+        Ok(cq) => Ok((channel.into_c(), cq.into_c())),
         Err(errno) => {
-            // SAFETY: created above.
-            verbs.ibv_destroy_comp_channel(unsafe { Last::new(channel) });
+            verbs.ibv_destroy_comp_channel(channel.into_last());
             Err(errno)
         }
     }
@@ -89,19 +86,25 @@ pub(crate) fn end_cqs(object: &IdObject) -> Result<(), Errno> {
     if qp_type == IBV_QPT_XRC_RECV && !object.srq().is_null() {
         return Ok(());
     }
-    let end = |channel: *mut ibv_comp_channel, cq: *mut ibv_cq| {
-        // A CQ without a channel belongs to the SRQ or to the program.
-        if !cq.is_null() && !channel.is_null() {
-            // SAFETY: that of the ID, which forgets it.
-            verbs.ibv_destroy_cq(unsafe { Last::new(cq) });
-            // SAFETY: as above.
-            verbs.ibv_destroy_comp_channel(unsafe { Last::new(channel) });
-        }
+    let end_cq = |cq: Last<'_, ibv_cq>| {
+        verbs.ibv_destroy_cq(cq);
+        Ok(())
     };
-    end(object.recv_cq_channel().as_ptr(), object.recv_cq().as_ptr());
+    let end_channel = |channel: Last<'_, ibv_comp_channel>| {
+        verbs.ibv_destroy_comp_channel(channel);
+        Ok(())
+    };
+    // A CQ without a channel belongs to the SRQ or to the program.
+    if !object.recv_cq().is_null() && !object.recv_cq_channel().is_null() {
+        object.end_recv_cq(end_cq)?;
+        object.end_recv_cq_channel(end_channel)?;
+    }
     object.set_member(member!(rdma_cm_id, recv_cq), ptr::null_mut());
     object.set_member(member!(rdma_cm_id, recv_cq_channel), ptr::null_mut());
-    end(object.send_cq_channel().as_ptr(), object.send_cq().as_ptr());
+    if !object.send_cq().is_null() && !object.send_cq_channel().is_null() {
+        object.end_send_cq(end_cq)?;
+        object.end_send_cq_channel(end_channel)?;
+    }
     object.set_member(member!(rdma_cm_id, send_cq), ptr::null_mut());
     object.set_member(member!(rdma_cm_id, send_cq_channel), ptr::null_mut());
     Ok(())
@@ -122,67 +125,54 @@ pub(crate) fn table_of(device: Handle<'_, ibv_context>) -> Result<&verbs_context
 }
 
 /// Returns true if a domain belongs to a device.
-///
-/// # Safety
-/// `pd` must be alive.
-pub(crate) unsafe fn is_of(pd: *mut ibv_pd, device: Handle<'_, ibv_context>) -> bool {
-    let context = member!(ibv_pd, context);
-    // SAFETY: same contract.
-    let context = unsafe { context.of(pd).read() };
-    context == device.as_ptr()
+pub(crate) fn is_of(pd: Handle<'_, ibv_pd>, device: Handle<'_, ibv_context>) -> bool {
+    !pd.is_null() && pd.context().addr() == device.addr()
 }
 
 /// Creates a queue pair with `ibv_create_qp` if that call suffices, and with the extended call
-/// otherwise.
-///
-/// # Safety
-/// Objects in the attributes must be NULL or alive.
-unsafe fn create_qp_ex(
+/// otherwise. Returns it with its sizes.
+fn create_qp_ex(
     object: &IdObject,
-    attr: &mut ibv_qp_init_attr_ex,
-) -> Result<*mut ibv_qp, Errno> {
-    let verbs = verbs()?;
+    attr: &View<'_, ibv_qp_init_attr_ex>,
+) -> Result<(New<ibv_qp>, ibv_qp_cap), Errno> {
     if attr.comp_mask & !IBV_QP_INIT_ATTR_PD == 0 {
-        // SAFETY: same contract.
-        let mut short = *unsafe { View::new(*attr) }.short();
-        // SAFETY: same contract.
-        let (pd, place) = unsafe { (Handle::new(attr.pd), InOut::new(&raw mut short)) };
-        let qp = Errno::made(verbs.ibv_create_qp(pd, place))?;
-        attr.cap = short.cap;
-        return Ok(qp);
+        let mut short = *attr.short();
+        // SAFETY: it names the objects of `attr`.
+        let place = unsafe { InOut::new(&raw mut short) };
+        let qp = verbs()?.ibv_create_qp(attr.pd(), place)?;
+        return Ok((qp, short.cap));
     }
+    let mut ex = **attr;
     let device = object.verbs();
     let create = table_of(device)?
         .create_qp_ex
         .ok_or(Errno(libc::EOPNOTSUPP))?;
     // SAFETY: an open device, and attributes of live objects.
-    Errno::made(unsafe { create(device.as_ptr(), attr) })
+    let qp: Result<New<ibv_qp>, Errno> =
+        unsafe { FromC::from_c(create(device.as_ptr(), &raw mut ex)) };
+    Ok((qp?, ex.cap))
 }
 
-/// Creates the queue pair of an ID.
+/// Creates the queue pair of an ID, and returns its sizes.
 ///
 /// # Errors
 /// `EINVAL` if the ID has one, has no device, or if the attributes do not fit it, and the errno of
 /// the verbs.
-///
-/// # Safety
-/// Objects in the attributes must be NULL or alive.
 //= LRC-05
-pub(crate) unsafe fn make_qp(
+pub(crate) fn make_qp(
     object: &IdObject,
-    attr: &mut ibv_qp_init_attr_ex,
-) -> Result<(), Errno> {
+    given: View<'_, ibv_qp_init_attr_ex>,
+) -> Result<ibv_qp_cap, Errno> {
     let device = object.verbs();
     let qp_type = object.member(member!(rdma_cm_id, qp_type));
     if !object.qp().is_null() || device.is_null() {
         return Err(Errno::INVAL);
     }
-    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
-        attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
-        attr.pd = object.pd().as_ptr();
-    }
-    // SAFETY: by contract a live domain.
-    if attr.pd.is_null() || !unsafe { is_of(attr.pd, device) } {
+    let mut attr = *given;
+    let pd = given.pd().some().unwrap_or_else(|| object.pd());
+    attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
+    attr.pd = pd.as_ptr();
+    if !is_of(pd, device) {
         return Err(Errno::INVAL);
     }
     let differs =
@@ -205,18 +195,19 @@ pub(crate) unsafe fn make_qp(
     // on it.
     let least = attr.cap.max_send_sge.saturating_mul(SGE_BYTES);
     attr.cap.max_inline_data = attr.cap.max_inline_data.max(least);
-    make_cqs(object, attr)?;
+    make_cqs(object, &mut attr)?;
     attr.qp_type = if attr.qp_type == 0 {
         qp_type
     } else {
         attr.qp_type
     };
-    // SAFETY: same contract.
-    let qp = unsafe { create_qp_ex(object, attr) }.inspect_err(|_| {
+    // SAFETY: the objects of the given attributes, of the ID and of the device.
+    let attr = unsafe { View::new(attr) };
+    let (qp, cap) = create_qp_ex(object, &attr).inspect_err(|_| {
         let _ = end_cqs(object);
     })?;
-    object.set_member(member!(rdma_cm_id, qp), qp);
-    object.set_member(member!(rdma_cm_id, pd), attr.pd);
+    object.set_member(member!(rdma_cm_id, qp), qp.into_c());
+    object.set_member(member!(rdma_cm_id, pd), pd.as_ptr());
     let ready = if qp_type == IBV_QPT_UD {
         [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS]
             .into_iter()
@@ -226,34 +217,35 @@ pub(crate) unsafe fn make_qp(
     };
     ready.inspect_err(|_| {
         let _ = end_qp(object);
-    })
+    })?;
+    Ok(cap)
 }
 
 fn end_qp(object: &IdObject) -> Result<(), Errno> {
-    if let Some(qp) = object.qp().some() {
-        // SAFETY: that of the ID, which forgets it.
-        let last = unsafe { Last::new(qp.as_ptr()) };
-        Errno::check(verbs()?.ibv_destroy_qp(last))?;
-        object.set_member(member!(rdma_cm_id, qp), ptr::null_mut());
-    }
+    object.end_qp(|qp| Errno::check(verbs()?.ibv_destroy_qp(qp)))?;
     end_cqs(object)
 }
 
-/// Converts attributes to their extended form.
-pub(crate) fn extended(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> ibv_qp_init_attr_ex {
+/// Converts attributes to their extended form, with a domain unless it is NULL.
+pub(crate) fn extended<'a>(
+    pd: Handle<'a, ibv_pd>,
+    attr: View<'a, ibv_qp_init_attr>,
+    qp_type: u32,
+) -> View<'a, ibv_qp_init_attr_ex> {
     let mut ex: ibv_qp_init_attr_ex = zeroed();
     ex.qp_context = attr.qp_context;
     ex.send_cq = attr.send_cq;
     ex.recv_cq = attr.recv_cq;
     ex.srq = attr.srq;
     ex.cap = attr.cap;
-    ex.qp_type = attr.qp_type;
+    ex.qp_type = qp_type;
     ex.sq_sig_all = attr.sq_sig_all;
     if !pd.is_null() {
         ex.comp_mask = IBV_QP_INIT_ATTR_PD;
-        ex.pd = pd;
+        ex.pd = pd.as_ptr();
     }
-    ex
+    // SAFETY: the objects of the arguments.
+    unsafe { View::new(ex) }
 }
 
 /// `rdma_create_qp`.
@@ -263,10 +255,9 @@ pub(crate) extern "C" fn rdma_create_qp(
     attr: InOut<'_, ibv_qp_init_attr>,
 ) -> c_int {
     int_call(|| {
-        let mut ex = extended(pd.as_ptr(), &*attr.read()?);
-        // SAFETY: it names what the arguments name.
-        unsafe { make_qp(id.get()?, &mut ex) }?;
-        attr.cap().write(ex.cap)
+        let given = attr.read()?;
+        let cap = make_qp(id.get()?, extended(pd, given, given.qp_type))?;
+        attr.cap().write(cap)
     })
 }
 
@@ -276,10 +267,9 @@ pub(crate) extern "C" fn rdma_create_qp_ex(
     attr: InOut<'_, ibv_qp_init_attr_ex>,
 ) -> c_int {
     int_call(|| {
-        let mut ex = *attr.read_known()?;
-        // SAFETY: it names what the argument names.
-        unsafe { make_qp(id.get()?, &mut ex) }?;
-        attr.cap().write(ex.cap)
+        let given = attr.read_known()?;
+        let cap = make_qp(id.get()?, given)?;
+        attr.cap().write(cap)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Shared receive queues of IDs.
 
-use std::{ffi::c_int, ptr};
+use std::ffi::c_int;
 
 use rocade_abi::{
     IBV_QPT_XRC_RECV, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
@@ -9,7 +9,7 @@ use rocade_abi::{
 };
 
 use crate::{
-    args::{Handle, InOut, Last, member, zeroed},
+    args::{Handle, InOut, View, member, zeroed},
     devices,
     engine::verbs,
     ffi::{Errno, int_call, void_call},
@@ -37,8 +37,8 @@ pub(crate) extern "C" fn rdma_create_srq(
         ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
         ex.srq_type = srq_type;
         ex.pd = pd.as_ptr();
-        // SAFETY: it names what the arguments name.
-        unsafe { make_srq(object, &mut ex) }?;
+        // SAFETY: the domain of the argument, and no other object.
+        make_srq(object, unsafe { View::new(ex) }, &mut ex)?;
         attr.attr().write(ex.attr)
     })
 }
@@ -50,13 +50,13 @@ pub(crate) extern "C" fn rdma_create_srq_ex(
     attr: InOut<'_, ibv_srq_init_attr_ex>,
 ) -> c_int {
     int_call(|| {
-        let mut ex = *attr.read_known()?;
+        let given = attr.read_known()?;
+        let mut ex = *given;
         let object = id.get()?;
         if ex.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: it names what the argument names.
-        let made = unsafe { make_srq(object, &mut ex) };
+        let made = make_srq(object, given, &mut ex);
         attr.attr().write(ex.attr)?;
         attr.comp_mask().write(ex.comp_mask)?;
         attr.pd().write(ex.pd)?;
@@ -66,21 +66,21 @@ pub(crate) extern "C" fn rdma_create_srq_ex(
     })
 }
 
-/// Creates the SRQ of an ID.
-///
-/// # Safety
-/// Objects in the attributes must be NULL or alive.
-unsafe fn make_srq(object: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+/// Creates the SRQ of an ID. `attr` begins as the given attributes and gets the defaults.
+fn make_srq(
+    object: &IdObject,
+    given: View<'_, ibv_srq_init_attr_ex>,
+    attr: &mut ibv_srq_init_attr_ex,
+) -> Result<(), Errno> {
+    *attr = *given;
     let device = object.verbs();
     if !object.srq().is_null() || device.is_null() {
         return Err(Errno::INVAL);
     }
-    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
-        attr.pd = object.pd().as_ptr();
-        attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
-    }
-    // SAFETY: by contract a live domain.
-    if attr.pd.is_null() || !unsafe { is_of(attr.pd, device) } {
+    let pd = given.pd().some().unwrap_or_else(|| object.pd());
+    attr.pd = pd.as_ptr();
+    attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+    if !is_of(pd, device) {
         return Err(Errno::INVAL);
     }
     if attr.srq_type == IBV_SRQT_XRC {
@@ -89,7 +89,7 @@ unsafe fn make_srq(object: &IdObject, attr: &mut ibv_srq_init_attr_ex) -> Result
     let create = table_of(device)?
         .create_srq_ex
         .ok_or(Errno(libc::EOPNOTSUPP))?;
-    // SAFETY: an open device, and attributes of live objects.
+    // SAFETY: an open device, and attributes of live objects: given ones, or those of the ID.
     let srq = Errno::made(unsafe { create(device.as_ptr(), attr) })?;
     object.set_member(member!(rdma_cm_id, srq), srq);
     if object.pd().is_null() {
@@ -122,10 +122,8 @@ fn cq_for(object: &IdObject, attr: &ibv_srq_attr) -> Result<*mut ibv_cq, Errno> 
         object.set_member(member!(rdma_cm_id, recv_cq), cq);
         return Ok(cq);
     };
-    let cqe = member!(ibv_cq, cqe);
-    // SAFETY: a live CQ.
-    let has = unsafe { cqe.of(cq.as_ptr()).read() };
-    if has < entries {
+    let has = cq.member(member!(ibv_cq, cqe));
+    if has < Some(entries) {
         Errno::check(verbs()?.ibv_resize_cq(cq, entries))?;
     }
     Ok(cq.as_ptr())
@@ -136,13 +134,10 @@ fn cq_for(object: &IdObject, attr: &ibv_srq_attr) -> Result<*mut ibv_cq, Errno> 
 pub(crate) extern "C" fn rdma_destroy_srq(id: Handle<'_, rdma_cm_id>) {
     void_call(|| {
         let object = id.get()?;
-        let Some(srq) = object.srq().some() else {
+        if object.srq().is_null() {
             return Ok(());
-        };
-        // SAFETY: that of the ID, which forgets it.
-        let last = unsafe { Last::new(srq.as_ptr()) };
-        Errno::check(verbs()?.ibv_destroy_srq(last))?;
-        object.set_member(member!(rdma_cm_id, srq), ptr::null_mut());
+        }
+        object.end_srq(|srq| Errno::check(verbs()?.ibv_destroy_srq(srq)))?;
         if object.member(member!(rdma_cm_id, qp_type)) == IBV_QPT_XRC_RECV {
             end_cqs(object)?;
         }

@@ -5,7 +5,10 @@ use std::{ffi::c_int, marker::PhantomData};
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rocade_abi::{AF_IB, sockaddr_ib};
 
-use crate::{args::slot::Argument, ffi::Errno};
+use crate::{
+    args::{Buffer, bytes_of, bytes_of_mut, zeroed},
+    ffi::Errno,
+};
 
 /// A socket address as long as its family demands, at any alignment, or NULL.
 #[repr(transparent)]
@@ -26,11 +29,6 @@ pub(crate) enum Sockaddr {
     /// Another family.
     Other,
 }
-
-// SAFETY: transparent over the pointer.
-unsafe impl Argument<*const sockaddr> for Address<'_> {}
-// SAFETY: as above.
-unsafe impl Argument<*mut sockaddr> for Address<'_> {}
 
 impl<'a> Address<'a> {
     /// The NULL pointer.
@@ -78,18 +76,46 @@ impl<'a> Address<'a> {
         }
         // SAFETY: not NULL. Each address begins with its family.
         let family = unsafe { self.place.cast::<u16>().read_unaligned() };
-        let place = self.place;
-        Ok(match c_int::from(family) {
-            // SAFETY: the family says that it is this type.
-            libc::AF_INET => Sockaddr::V4(unsafe { place.cast::<sockaddr_in>().read_unaligned() }),
-            libc::AF_INET6 => {
-                // SAFETY: as above.
-                let v6 = unsafe { place.cast::<sockaddr_in6>().read_unaligned() };
-                Sockaddr::V6(v6)
-            }
-            // SAFETY: as above.
-            AF_IB => Sockaddr::Ib(unsafe { place.cast::<sockaddr_ib>().read_unaligned() }),
+        let len = address_len(family.into()).unwrap_or(0);
+        // SAFETY: an address is as long as its family demands.
+        let bytes = unsafe { Buffer::new(self.place.cast(), len) };
+        Ok(bytes.sockaddr().unwrap_or(Sockaddr::Other))
+    }
+}
+
+impl Buffer<'_> {
+    /// Copies the socket address in the buffer. `None` if it is shorter than its family demands.
+    pub(crate) fn sockaddr(self) -> Option<Sockaddr> {
+        Some(match c_int::from(self.get::<u16>(0)?) {
+            libc::AF_INET => Sockaddr::V4(self.get(0)?),
+            libc::AF_INET6 => Sockaddr::V6(self.get(0)?),
+            AF_IB => Sockaddr::Ib(self.get(0)?),
             _ => Sockaddr::Other,
         })
+    }
+}
+
+impl Sockaddr {
+    /// Returns the address in a storage. `None` for another family.
+    pub(crate) fn to_storage(&self) -> Option<sockaddr_storage> {
+        let bytes = match self {
+            Self::V4(v4) => bytes_of(v4),
+            Self::V6(v6) => bytes_of(v6),
+            Self::Ib(ib) => bytes_of(ib),
+            Self::Other => return None,
+        };
+        let mut storage: sockaddr_storage = zeroed();
+        bytes_of_mut(&mut storage)[..bytes.len()].copy_from_slice(bytes);
+        Some(storage)
+    }
+}
+
+/// Returns the length of an address of a family.
+pub(crate) const fn address_len(family: c_int) -> Option<usize> {
+    match family {
+        libc::AF_INET => Some(size_of::<sockaddr_in>()),
+        libc::AF_INET6 => Some(size_of::<sockaddr_in6>()),
+        AF_IB => Some(size_of::<sockaddr_ib>()),
+        _ => None,
     }
 }

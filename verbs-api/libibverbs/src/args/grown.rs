@@ -82,36 +82,24 @@ grown! {
     }
 }
 
-/// Reads the structure at `place`, with zeroes for members that it may not have.
-///
-/// # Errors
-/// `EINVAL` for NULL.
-///
-/// # Safety
-/// `place` must be NULL, or readable as far as its `comp_mask` says. What it names must be as the
-/// function demands during `'a`.
-unsafe fn read<'a, T: Grown>(place: *const T) -> Result<View<'a, T>, Errno> {
-    if place.is_null() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: not NULL, and each release has this member.
-    let mask = unsafe { place.byte_add(T::MASK).cast::<T::Mask>().read() };
-    let len = T::len(mask).min(size_of::<T>());
-    let mut copy: T = zeroed();
-    // SAFETY: the program has that many bytes, and so has the copy.
-    unsafe { ptr::copy_nonoverlapping(place.cast::<u8>(), (&raw mut copy).cast(), len) };
-    // SAFETY: its pointers are NULL, or set by the program.
-    Ok(unsafe { View::new(copy) })
-}
-
 impl<'a, T: Grown> In<'a, T> {
     /// Reads the members that the program has, as `comp_mask` says. The others are 0.
     ///
     /// # Errors
     /// `EINVAL` for NULL.
     pub(crate) fn read_known(self) -> Result<View<'a, T>, Errno> {
-        // SAFETY: the type promises it.
-        unsafe { read(self.as_ptr()) }
+        let place = self.as_ptr();
+        if place.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: not NULL, and each release has this member.
+        let mask = unsafe { place.byte_add(T::MASK).cast::<T::Mask>().read() };
+        let len = T::len(mask).min(size_of::<T>());
+        let mut copy: T = zeroed();
+        // SAFETY: the program has that many bytes, and so has the copy.
+        unsafe { ptr::copy_nonoverlapping(place.cast::<u8>(), (&raw mut copy).cast(), len) };
+        // SAFETY: its pointers are NULL, or set by the program.
+        Ok(unsafe { View::new(copy) })
     }
 }
 
@@ -121,8 +109,7 @@ impl<'a, T: Grown> InOut<'a, T> {
     /// # Errors
     /// `EINVAL` for NULL.
     pub(crate) fn read_known(self) -> Result<View<'a, T>, Errno> {
-        // SAFETY: the type promises it.
-        unsafe { read(self.as_ptr()) }
+        self.as_in().read_known()
     }
 }
 

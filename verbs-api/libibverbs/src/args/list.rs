@@ -1,13 +1,15 @@
-//! Arrays, buffers and strings of the program.
+//! Arrays and strings of the program.
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_int},
     fmt,
     marker::PhantomData,
     ptr,
 };
 
-use rocade_abi::{ibv_data_buf, ibv_path_data};
+use rocade_abi::ibv_data_buf;
+
+use crate::args::{Buffer, FromC, Handle, Length, Pointer};
 
 /// An array with a count that the program passes too. The pointer may be NULL.
 pub(crate) struct List<'a, T> {
@@ -46,15 +48,6 @@ impl<T: Copy> List<'_, T> {
         }
     }
 
-    /// Makes a list of a pointer and a count that is too large for an `int`.
-    ///
-    /// # Safety
-    /// As for [`Self::new`].
-    pub(crate) unsafe fn of(first: *const T, count: usize) -> Self {
-        // SAFETY: same contract, for the first entries of a longer list.
-        unsafe { Self::new(first, c_int::try_from(count).unwrap_or(c_int::MAX)) }
-    }
-
     /// Returns the count as the program passed it.
     #[inline(always)]
     pub(crate) const fn count(self) -> c_int {
@@ -84,6 +77,22 @@ impl<T: Copy> List<'_, T> {
     }
 }
 
+impl<T: Copy, P: Pointer<Target = T>, N: Length> FromC<(P, N)> for List<'_, T> {
+    #[inline(always)]
+    unsafe fn from_c((first, count): (P, N)) -> Self {
+        // SAFETY: same contract. A count that is too large for an `int` makes a shorter list.
+        unsafe { Self::new(first.place(), count.count()) }
+    }
+}
+
+impl<'a, T> List<'a, *mut T> {
+    /// Returns the objects that the entries name, none for NULL.
+    pub(crate) fn handles(self) -> impl Iterator<Item = Handle<'a, T>> {
+        // SAFETY: by contract of `new`, each entry is NULL or a live object.
+        self.iter().map(|entry| unsafe { Handle::new(entry) })
+    }
+}
+
 impl<'a> List<'a, ibv_data_buf> {
     /// Returns the buffers that the entries name.
     pub(crate) fn buffers(self) -> impl Iterator<Item = Buffer<'a>> {
@@ -94,97 +103,16 @@ impl<'a> List<'a, ibv_data_buf> {
     }
 }
 
-/// A type of which any bytes are a value.
-///
-/// # Safety
-/// Each member must be an integer or an array of integers, without padding between them.
-pub(crate) unsafe trait AnyBytes: Copy {}
-
-// SAFETY: integers.
-unsafe impl AnyBytes for u8 {}
-// SAFETY: an integer.
-unsafe impl AnyBytes for c_int {}
-// SAFETY: integers and arrays of them.
-unsafe impl AnyBytes for ibv_path_data {}
-
-/// Bytes that the call reads. The pointer may be NULL.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Buffer<'a> {
-    first: *const c_void,
-    len: usize,
-    call: PhantomData<&'a [u8]>,
-}
-
-impl<'a> Buffer<'a> {
-    /// Makes a buffer of a pointer and a length in bytes.
-    ///
-    /// # Safety
-    /// `first` must be NULL, or have `len` bytes that are readable during the buffer's lifetime.
-    #[inline]
-    pub(crate) const unsafe fn new(first: *const c_void, len: usize) -> Self {
-        Self {
-            first,
-            len,
-            call: PhantomData,
-        }
+/// Returns an array that ends with NULL and that free(3) frees. NULL if there is no memory.
+pub(crate) fn array_for_c<T>(entries: impl Iterator<Item = *mut T>) -> *mut *mut T {
+    let entries: Vec<*mut T> = entries.chain([ptr::null_mut()]).collect();
+    // SAFETY: calloc takes any size.
+    let array: *mut *mut T = unsafe { libc::calloc(entries.len(), size_of::<*mut T>()) }.cast();
+    if !array.is_null() {
+        // SAFETY: the new array has that many entries.
+        unsafe { ptr::copy_nonoverlapping(entries.as_ptr(), array, entries.len()) };
     }
-
-    /// Makes a buffer of bytes of this library.
-    pub(crate) const fn of(bytes: &'a [u8]) -> Self {
-        Self {
-            first: bytes.as_ptr().cast(),
-            len: bytes.len(),
-            call: PhantomData,
-        }
-    }
-
-    /// Returns the pointer.
-    pub(crate) const fn as_ptr(self) -> *const c_void {
-        self.first
-    }
-
-    /// Returns the length in bytes.
-    #[inline]
-    pub(crate) const fn len(self) -> usize {
-        self.len
-    }
-
-    /// Returns true for NULL.
-    #[inline]
-    pub(crate) const fn is_null(self) -> bool {
-        self.first.is_null()
-    }
-
-    /// Copies the first bytes to `target`, as many as both have, none from NULL.
-    #[inline]
-    pub(crate) fn copy_to(self, target: &mut [u8]) {
-        let len = self.len.min(target.len());
-        if len == 0 || self.is_null() {
-            return;
-        }
-        // SAFETY: both have that many bytes. `target` is exclusive, so they do not overlap.
-        unsafe { ptr::copy_nonoverlapping(self.first.cast(), target.as_mut_ptr(), len) };
-    }
-
-    /// Reads an entry of an array, at any alignment. `None` for NULL, and beyond the end.
-    pub(crate) fn get<T: AnyBytes>(self, index: usize) -> Option<T> {
-        let end = index.checked_add(1)?.checked_mul(size_of::<T>())?;
-        if self.is_null() || end > self.len {
-            return None;
-        }
-        // SAFETY: the buffer has that entry, and its bytes are a value of the type.
-        Some(unsafe { self.first.cast::<T>().add(index).read_unaligned() })
-    }
-
-    /// Returns a copy of the bytes, none for NULL.
-    pub(crate) fn to_vec(self) -> Vec<u8> {
-        if self.is_null() {
-            return Vec::new();
-        }
-        let mut copy = vec![0; self.len];
-        self.copy_to(&mut copy);
-        copy
-    }
+    array
 }
 
 /// A terminated string, or NULL.
@@ -196,6 +124,14 @@ pub(crate) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
+    /// Makes an argument of a string of this library.
+    pub(crate) const fn of(string: &'a CStr) -> Self {
+        Self {
+            first: string.as_ptr(),
+            call: PhantomData,
+        }
+    }
+
     /// Makes an argument of a pointer.
     ///
     /// # Safety

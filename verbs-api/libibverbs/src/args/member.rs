@@ -8,6 +8,15 @@ pub(crate) struct Member<C, T> {
     member: PhantomData<fn(&C) -> &T>,
 }
 
+impl<C, T> Clone for Member<C, T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C, T> Copy for Member<C, T> {}
+
 impl<C, T> Member<C, T> {
     /// Names a member. [`member`] makes the arguments.
     ///
@@ -20,14 +29,10 @@ impl<C, T> Member<C, T> {
         }
     }
 
-    /// Returns the place of the member.
-    ///
-    /// # Safety
-    /// `c` must be a structure of the type.
+    /// Returns the place of the member in the structure at `c`.
     #[inline]
-    pub(crate) const unsafe fn of(self, c: *mut C) -> *mut T {
-        // SAFETY: the member is in the structure.
-        unsafe { c.byte_add(self.offset).cast() }
+    pub(crate) const fn of(self, c: *mut C) -> *mut T {
+        c.wrapping_byte_add(self.offset).cast()
     }
 }
 

@@ -43,17 +43,22 @@ mod grown;
 mod list;
 mod member;
 mod object;
+mod sized;
 pub(crate) mod slot;
 mod structure;
 mod views;
 mod zero;
 
-pub(crate) use address::{Address, Sockaddr};
+pub(crate) use address::{Address, Sockaddr, address_len};
 pub(crate) use chain::{Chain, Chained, Request};
-pub(crate) use list::{AnyBytes, Buffer, List, Text};
+pub(crate) use list::{List, Text, array_for_c};
 pub(crate) use member::{Member, member};
-pub(crate) use object::{CObject, Handle, Last, New};
-pub(crate) use structure::{In, InOut, Out, View};
+pub(crate) use object::{CObject, Handle, Last, New, object_of};
+pub(crate) use sized::{
+    Answer, AnyBytes, Buffer, Bytes, Length, Places, Pointer, Reads, Resized, ResizedList, Room,
+    Scattered, Writes, any_bytes, bytes_of, bytes_of_mut, gid_bytes,
+};
+pub(crate) use structure::{In, InOut, Out, Plain, View};
 pub(crate) use views::members;
 pub(crate) use zero::zeroed;
 
@@ -85,72 +90,42 @@ impl<T> IntoC<T> for T {
     }
 }
 
-impl IntoC<*const sockaddr> for Address<'_> {
-    fn into_c(self) -> *const sockaddr {
-        self.as_ptr()
-    }
-}
-
 /// Implements [`FromC`], [`IntoC`] and [`slot::Argument`] for types that are one pointer.
 macro_rules! pointer {
-    ($($name:ident <- $($raw:ident)+;)+) => { $( $(
-        pointer!(@one $name, $raw);
-    )+ )+ };
-    (@one $name:ident, mut) => {
-        pointer!(@impl $name, *mut T);
-    };
-    (@one $name:ident, const) => {
-        pointer!(@impl $name, *const T);
-    };
-    (@impl $name:ident, $raw:ty) => {
-        impl<T> FromC<$raw> for $name<'_, T> {
+    ($($name:ident<$life:lifetime $(, $param:ident)?>: $target:ty;)+) => { $(
+        impl<$($param,)? P: Pointer<Target = $target>> FromC<P> for $name<'_ $(, $param)?> {
             #[inline]
-            unsafe fn from_c(raw: $raw) -> Self {
+            unsafe fn from_c(raw: P) -> Self {
                 // SAFETY: same contract.
-                unsafe { Self::new(raw as *mut T) }
+                unsafe { Self::new(raw.place()) }
             }
         }
 
-        impl<T> IntoC<$raw> for $name<'_, T> {
-            fn into_c(self) -> $raw {
-                self.as_ptr()
+        impl<$($param)?> IntoC<*mut $target> for $name<'_ $(, $param)?> {
+            fn into_c(self) -> *mut $target {
+                self.as_ptr().place()
+            }
+        }
+
+        impl<$($param)?> IntoC<*const $target> for $name<'_ $(, $param)?> {
+            fn into_c(self) -> *const $target {
+                self.as_ptr().place()
             }
         }
 
         // SAFETY: the type is transparent, and has one member that is not empty, a pointer.
-        unsafe impl<T> slot::Argument<$raw> for $name<'_, T> {}
-    };
-}
-
-impl FromC<*const sockaddr> for Address<'_> {
-    #[inline]
-    unsafe fn from_c(raw: *const sockaddr) -> Self {
-        // SAFETY: same contract.
-        unsafe { Self::new(raw) }
-    }
-}
-
-impl FromC<*mut sockaddr> for Address<'_> {
-    #[inline]
-    unsafe fn from_c(raw: *mut sockaddr) -> Self {
-        // SAFETY: same contract.
-        unsafe { Self::new(raw) }
-    }
-}
-
-impl FromC<*const c_char> for Text<'_> {
-    #[inline]
-    unsafe fn from_c(raw: *const c_char) -> Self {
-        // SAFETY: same contract.
-        unsafe { Self::new(raw) }
-    }
+        unsafe impl<$($param,)? P: Pointer<Target = $target>> slot::Argument<P>
+            for $name<'_ $(, $param)?> {}
+    )+ };
 }
 
 pointer! {
-    Handle <- mut const;
-    Last <- mut;
-    In <- mut const;
-    Out <- mut;
-    InOut <- mut;
-    Chain <- mut;
+    Address<'_>: sockaddr;
+    Chain<'_, T>: T;
+    Handle<'_, T>: T;
+    In<'_, T>: T;
+    InOut<'_, T>: T;
+    Last<'_, T>: T;
+    Out<'_, T>: T;
+    Text<'_>: c_char;
 }

@@ -51,3 +51,21 @@ conversions! {
     of_6(A: RA, B: RB, C: RC, D: RD, E: RE, F: RF);
     of_7(A: RA, B: RB, C: RC, D: RD, E: RE, F: RF, G: RG);
 }
+
+/// Defines functions for tables, in which two arguments of C that belong together, such as a pointer
+/// and its length, become one argument. The list after the name of the real function has them as a
+/// tuple.
+macro_rules! combined {
+    ($(
+        $vis:vis fn $name:ident($($arg:ident: $kind:ty),*) $(-> $ret:ty)?
+            = $path:path [$($given:expr),*];
+    )+) => { $(
+        #[allow(unused_unsafe, reason = "the arguments decide")]
+        $vis unsafe extern "C" fn $name($($arg: $kind),*) $(-> $ret)? {
+            // SAFETY: by contract of the table, each argument is as its type promises. A tuple is
+            // what the header of the function declares as pointer and length.
+            $path($( unsafe { $crate::args::FromC::from_c($given) } ),*)
+        }
+    )+ };
+}
+pub(crate) use combined;

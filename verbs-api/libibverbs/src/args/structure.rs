@@ -32,6 +32,12 @@ macro_rules! structure {
         }
 
         impl<'a, T> $name<'a, T> {
+            /// The NULL pointer.
+            pub(crate) const NULL: Self = Self {
+                place: ptr::null_mut(),
+                call: PhantomData,
+            };
+
             /// Makes an argument of a pointer.
             ///
             /// # Safety
@@ -77,25 +83,6 @@ structure! {
     InOut
 }
 
-/// Reads the structure at `place`.
-///
-/// # Errors
-/// `EINVAL` for NULL.
-///
-/// # Safety
-/// `place` must be NULL or readable, and what it names must be as the function demands during `'a`.
-#[inline]
-unsafe fn read<'a, T: Copy>(place: *mut T) -> Result<View<'a, T>, Errno> {
-    if place.is_null() {
-        return Err(Errno::INVAL);
-    }
-    Ok(View {
-        // SAFETY: not NULL, and readable by contract.
-        value: unsafe { place.read() },
-        call: PhantomData,
-    })
-}
-
 /// A structure without pointers.
 ///
 /// # Safety
@@ -138,8 +125,14 @@ impl<'a, T: Copy> In<'a, T> {
     /// `EINVAL` for NULL.
     #[inline]
     pub(crate) fn read(self) -> Result<View<'a, T>, Errno> {
-        // SAFETY: the type promises it.
-        unsafe { read(self.place) }
+        if self.place.is_null() {
+            return Err(Errno::INVAL);
+        }
+        Ok(View {
+            // SAFETY: not NULL, and readable by the promise of the type.
+            value: unsafe { self.place.read() },
+            call: PhantomData,
+        })
     }
 
     /// Reads the structure. Returns `None` for NULL.
@@ -156,8 +149,16 @@ impl<'a, T: Copy> InOut<'a, T> {
     /// `EINVAL` for NULL.
     #[inline]
     pub(crate) fn read(self) -> Result<View<'a, T>, Errno> {
-        // SAFETY: the type promises it.
-        unsafe { read(self.place) }
+        self.as_in().read()
+    }
+
+    /// Returns the structure for reading alone.
+    #[inline]
+    pub(crate) const fn as_in(self) -> In<'a, T> {
+        In {
+            place: self.place,
+            call: PhantomData,
+        }
     }
 
     /// Reads a member that each release of the structure has.
@@ -165,11 +166,28 @@ impl<'a, T: Copy> InOut<'a, T> {
     /// # Errors
     /// `EINVAL` for NULL.
     pub(crate) fn head<M: Copy>(self, member: Member<T, M>) -> Result<M, Errno> {
-        if self.place.is_null() {
-            return Err(Errno::INVAL);
+        Ok(*self.part(member).read()?)
+    }
+
+    /// Writes a member that each release of the structure has.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    pub(crate) fn set<M: Copy>(self, member: Member<T, M>, value: M) -> Result<(), Errno> {
+        self.part(member).write(value)
+    }
+
+    /// Returns a member that each release of the structure has. NULL without a structure.
+    pub(crate) fn part<M>(self, member: Member<T, M>) -> InOut<'a, M> {
+        let place = if self.place.is_null() {
+            ptr::null_mut()
+        } else {
+            member.of(self.place)
+        };
+        InOut {
+            place,
+            call: PhantomData,
         }
-        // SAFETY: not NULL, and readable by the promise of the type.
-        Ok(unsafe { member.of(self.place).read() })
     }
 
     /// Returns the place alone.
@@ -211,29 +229,6 @@ impl<'a, T> Out<'a, T> {
         }
         // SAFETY: not NULL, and writable by the promise of the type.
         unsafe { self.place.write(value) };
-        Ok(())
-    }
-
-    /// Copies the first `len` bytes of `value`, for callers with a shorter structure. Clears the
-    /// rest of a longer one.
-    ///
-    /// # Errors
-    /// `EINVAL` for NULL.
-    ///
-    /// # Safety
-    /// The place must be NULL or have `len` bytes. `T` must have no padding that matters to the
-    /// caller.
-    pub(crate) unsafe fn write_prefix(self, value: &T, len: usize) -> Result<(), Errno> {
-        if self.place.is_null() {
-            return Err(Errno::INVAL);
-        }
-        let bytes = self.place.cast::<u8>();
-        let known = len.min(size_of::<T>());
-        // SAFETY: `value` is readable for `size_of::<T>()` bytes, and the place writable for `len`
-        // by contract. They do not overlap, because `value` is a shared reference.
-        unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), bytes, known) };
-        // SAFETY: bytes `known..len` are writable by contract.
-        unsafe { bytes.add(known).write_bytes(0, len - known) };
         Ok(())
     }
 }
@@ -305,19 +300,5 @@ mod tests {
             unsafe { (In::<u32>::new(ptr::null_mut()), Out::new(ptr::null_mut())) };
         assert_eq!(source.read().err(), Some(Errno::INVAL));
         assert_eq!(target.write(7u32), Err(Errno::INVAL));
-    }
-
-    #[test]
-    fn a_longer_structure_is_cleared_behind_the_known_part() {
-        let mut target = [0xffu8; 8];
-        let value = 0x0101_0101u32;
-        // SAFETY: the array has 6 bytes and more.
-        let done = unsafe { Out::new(target.as_mut_ptr().cast::<u32>()).write_prefix(&value, 6) };
-        assert_eq!(done, Ok(()));
-        assert_eq!(target, [1, 1, 1, 1, 0, 0, 0xff, 0xff]);
-        // SAFETY: the array has 2 bytes and more.
-        let done = unsafe { Out::new(target.as_mut_ptr().cast::<u32>()).write_prefix(&0, 2) };
-        assert_eq!(done, Ok(()));
-        assert_eq!(target, [0, 0, 1, 1, 0, 0, 0xff, 0xff]);
     }
 }

@@ -1,5 +1,6 @@
 //! The pointers in structures of the program.
 
+use libc::msghdr;
 use rocade_abi::{
     IBV_CQ_INIT_ATTR_MASK_PD, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_XRCD, IBV_REG_MR_MASK_BUF, IBV_SRQ_INIT_ATTR_CQ,
@@ -9,16 +10,22 @@ use rocade_abi::{
         qp::{IBV_EXP_QP_INIT_ATTR_PD, IBV_EXP_QP_INIT_ATTR_XRCD, ibv_exp_qp_init_attr},
         umr::{ibv_exp_create_mr_in, ibv_exp_mkey_list_container_attr, ibv_exp_reg_mr_in},
     },
-    ibv_buf, ibv_comp_channel, ibv_cq, ibv_cq_init_attr_ex, ibv_mr, ibv_mr_init_attr, ibv_mw_bind,
-    ibv_mw_bind_info, ibv_parent_domain_init_attr, ibv_pd, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr,
-    ibv_rx_hash_conf, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td,
-    ibv_wq, ibv_wq_init_attr, ibv_xrcd,
+    ibv_buf, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_init_attr_ex, ibv_mr, ibv_mr_init_attr,
+    ibv_mw_bind, ibv_mw_bind_info, ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_rwq_ind_table,
+    ibv_rwq_ind_table_init_attr, ibv_rx_hash_conf, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex, ibv_td, ibv_wq, ibv_wq_init_attr, ibv_xrcd,
     mlx5::mlx5dv_mkey_init_attr,
     rdma_addrinfo, rdma_cm_join_mc_attr_ex, rdma_conn_param,
 };
 
-use crate::args::{Address, Buffer, Handle, InOut, List, Out, View};
+use crate::{
+    args::{
+        Address, Answer, Buffer, FromC, Handle, In, InOut, List, Out, Reads, Scattered, View,
+        Writes, member,
+    },
+    ffi::Errno,
+};
 
 /// Defines an accessor for each pointer to an object in a structure. With a bit, it returns NULL
 /// unless `comp_mask` has the bit.
@@ -79,6 +86,23 @@ members! {
     mlx5dv_mkey_init_attr { pd: ibv_pd }
 }
 
+/// Defines an accessor for the context of an object.
+macro_rules! contexts {
+    ($($object:ty),+) => { $(
+        impl<'a> Handle<'a, $object> {
+            /// Returns the device context of the object. NULL for NULL.
+            #[inline]
+            pub(crate) fn context(self) -> Handle<'a, ibv_context> {
+                let context = self.member(member!($object, context));
+                // SAFETY: a device context lives longer than its objects.
+                unsafe { Handle::new(context.unwrap_or(std::ptr::null_mut())) }
+            }
+        }
+    )+ };
+}
+
+contexts!(ibv_cq, ibv_pd, ibv_qp);
+
 /// Defines a place for each member to which a call writes a result.
 macro_rules! results {
     ($($structure:ty { $($member:ident: $kind:ty),+ })+) => { $(
@@ -86,13 +110,7 @@ macro_rules! results {
             $(
                 /// Returns the place of the member. NULL without a structure.
                 pub(crate) fn $member(self) -> Out<'a, $kind> {
-                    let place = self.as_ptr();
-                    if place.is_null() {
-                        // SAFETY: NULL is allowed.
-                        return unsafe { Out::new(std::ptr::null_mut()) };
-                    }
-                    // SAFETY: the place is in the structure, which is not NULL.
-                    unsafe { Out::new(&raw mut (*place).$member) }
+                    self.part(member!($structure, $member)).out()
                 }
             )+
         }
@@ -110,6 +128,44 @@ results! {
         pd: *mut ibv_pd,
         xrcd: *mut ibv_xrcd,
         cq: *mut ibv_cq
+    }
+}
+
+impl<'a> In<'a, msghdr> {
+    /// Reads a message that is sent: its structure, its buffers and the address of the peer.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    pub(crate) fn message(self) -> Result<(msghdr, Scattered<'a, Reads>, Buffer<'a>), Errno> {
+        let message = *self.read()?;
+        let (list, name) = (
+            (message.msg_iov, message.msg_iovlen),
+            (message.msg_name, message.msg_namelen),
+        );
+        // SAFETY: the message has as many buffers as it says, and an address of that length. All
+        // are readable.
+        let (buffers, name) = unsafe { (FromC::from_c(list), FromC::from_c(name)) };
+        Ok((message, buffers, name))
+    }
+}
+
+impl<'a> InOut<'a, msghdr> {
+    /// Reads a message that is received: its buffers and the room for the address of the peer.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    pub(crate) fn message(self) -> Result<(Scattered<'a, Writes>, Answer<'a>), Errno> {
+        let message = *self.read()?;
+        let (list, name) = (
+            (message.msg_iov, message.msg_iovlen),
+            (
+                message.msg_name,
+                self.part(member!(msghdr, msg_namelen)).as_ptr(),
+            ),
+        );
+        // SAFETY: the message has as many buffers as it says, and room for an address of that
+        // length. All are writable.
+        Ok(unsafe { (FromC::from_c(list), FromC::from_c(name)) })
     }
 }
 
@@ -160,6 +216,20 @@ impl<'a> View<'a, rdma_cm_join_mc_attr_ex> {
 }
 
 impl<'a> View<'a, rdma_conn_param> {
+    /// Makes parameters with private data of this library.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than 255 bytes.
+    pub(crate) fn with_private(param: rdma_conn_param, data: &'a [u8]) -> Result<Self, Errno> {
+        let param = rdma_conn_param {
+            private_data: data.as_ptr().cast(),
+            private_data_len: u8::try_from(data.len()).map_err(|_| Errno::INVAL)?,
+            ..param
+        };
+        // SAFETY: the private data is there during `'a`, and there is no other pointer.
+        Ok(unsafe { View::new(param) })
+    }
+
     /// Returns the private data of the connection.
     pub(crate) fn private(&self) -> Buffer<'a> {
         let param: &rdma_conn_param = self;
@@ -180,10 +250,9 @@ impl<'a> View<'a, ibv_rwq_ind_table_init_attr> {
     /// Returns the work queues of the table, none without a list.
     pub(crate) fn queues(&self) -> impl Iterator<Item = Handle<'a, ibv_wq>> {
         let count = 1usize.checked_shl(self.log_ind_tbl_size).unwrap_or(0);
-        // SAFETY: the list has that many entries.
-        let list = unsafe { List::of(self.ind_tbl, count) };
-        // SAFETY: each entry is NULL or a live queue.
-        list.iter().map(|entry| unsafe { Handle::new(entry) })
+        // SAFETY: the list has that many entries, each NULL or a live queue.
+        let list: List<'a, *mut ibv_wq> = unsafe { FromC::from_c((self.ind_tbl, count)) };
+        list.handles()
     }
 }
 

@@ -11,13 +11,14 @@ use rocade_abi::{
     mlx5::{
         MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT, MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE,
         mlx5dv_mkey, mlx5dv_mkey_conf_attr, mlx5dv_mkey_init_attr, mlx5dv_mr_interleaved,
+        mlx5dv_qp_ex,
     },
 };
 use rocade_emulator::{AccessFlags, Block, Indirect, Layout, Lkey, Mr, Operands, Remap};
 
 use super::DvBatch;
 use crate::{
-    args::{Handle, In, Last, List, slot::Argument},
+    args::{Handle, In, Last, List, slot::combined},
     context::ContextObject,
     diagnostics::Reason,
     ffi::{Errno, int_verb, ptr_verb},
@@ -30,11 +31,6 @@ type MkeyObject = CHandle<mlx5dv_mkey, MkeyState>;
 objects! {
     mlx5dv_mkey: mlx5dv_mkey, MkeyState;
 }
-
-// SAFETY: both are one pointer. Builders have parameters that point to no type.
-unsafe impl Argument<*mut c_void> for Handle<'_, mlx5dv_mkey> {}
-// SAFETY: as above.
-unsafe impl Argument<*mut c_void> for In<'_, mlx5dv_mkey_conf_attr> {}
 
 pub(crate) struct MkeyState {
     mr: Mr,
@@ -169,15 +165,39 @@ fn of_free(key: Mr, access: u32, remap: Remap) -> KeyChange {
     }
 }
 
-pub(super) unsafe extern "C" fn wr_mr_list(
+// Builders have parameters that point to no type.
+combined! {
+    pub(super) fn c_mr_list(
+        mqp: *mut mlx5dv_qp_ex, mkey: *mut c_void, access: u32, count: u16, list: *mut ibv_sge
+    ) = wr_mr_list [mqp, mkey.cast::<mlx5dv_mkey>(), access, (list, count)];
+    pub(super) fn c_mr_interleaved(
+        mqp: *mut mlx5dv_qp_ex, mkey: *mut c_void, access: u32, repeats: u32, count: u16,
+        list: *mut c_void
+    ) = wr_mr_interleaved [
+        mqp, mkey.cast::<mlx5dv_mkey>(), access, repeats,
+        (list.cast::<mlx5dv_mr_interleaved>(), count)
+    ];
+    pub(super) fn c_mkey_configure(
+        mqp: *mut mlx5dv_qp_ex, mkey: *mut c_void, setters: u8, attr: *mut c_void
+    ) = wr_mkey_configure [
+        mqp, mkey.cast::<mlx5dv_mkey>(), setters, attr.cast::<mlx5dv_mkey_conf_attr>()
+    ];
+    pub(super) fn c_set_mkey_layout_list(
+        mqp: *mut mlx5dv_qp_ex, count: u16, list: *const ibv_sge
+    ) = wr_set_mkey_layout_list [mqp, (list, count)];
+    pub(super) fn c_set_mkey_layout_interleaved(
+        mqp: *mut mlx5dv_qp_ex, repeats: u32, count: u16, list: *const c_void
+    ) = wr_set_mkey_layout_interleaved [
+        mqp, repeats, (list.cast::<mlx5dv_mr_interleaved>(), count)
+    ];
+}
+
+fn wr_mr_list(
     mqp: DvBatch<'_>,
     mkey: Handle<'_, mlx5dv_mkey>,
     access: u32,
-    count: u16,
-    list: *mut ibv_sge,
+    list: List<'_, ibv_sge>,
 ) {
-    // SAFETY: by contract the list has so many entries.
-    let list = unsafe { List::new(list, count.into()) };
     mqp.batch().begin_change(|| {
         let key = key_of(mkey)?;
         let remap = list_of(&key, list)?;
@@ -185,16 +205,13 @@ pub(super) unsafe extern "C" fn wr_mr_list(
     });
 }
 
-pub(super) unsafe extern "C" fn wr_mr_interleaved(
+fn wr_mr_interleaved(
     mqp: DvBatch<'_>,
     mkey: Handle<'_, mlx5dv_mkey>,
     access: u32,
     repeats: u32,
-    count: u16,
-    list: *mut c_void,
+    list: List<'_, mlx5dv_mr_interleaved>,
 ) {
-    // SAFETY: by contract the list has so many entries.
-    let list = unsafe { List::new(list.cast(), count.into()) };
     mqp.batch().begin_change(|| {
         let key = key_of(mkey)?;
         let remap = interleaved_of(&key, repeats, list)?;
@@ -203,7 +220,7 @@ pub(super) unsafe extern "C" fn wr_mr_interleaved(
 }
 
 //= UMU-07
-pub(super) extern "C" fn wr_mkey_configure(
+fn wr_mkey_configure(
     mqp: DvBatch<'_>,
     mkey: Handle<'_, mlx5dv_mkey>,
     num_setters: u8,
@@ -231,27 +248,18 @@ pub(super) extern "C" fn wr_set_mkey_access_flags(mqp: DvBatch<'_>, access: u32)
     });
 }
 
-pub(super) unsafe extern "C" fn wr_set_mkey_layout_list(
-    mqp: DvBatch<'_>,
-    count: u16,
-    list: *const ibv_sge,
-) {
-    // SAFETY: by contract the list has so many entries.
-    let list = unsafe { List::new(list, count.into()) };
+fn wr_set_mkey_layout_list(mqp: DvBatch<'_>, list: List<'_, ibv_sge>) {
     mqp.batch().update_change(|change| {
         change.remap = list_of(&change.key, list)?;
         change.step()
     });
 }
 
-pub(super) unsafe extern "C" fn wr_set_mkey_layout_interleaved(
+fn wr_set_mkey_layout_interleaved(
     mqp: DvBatch<'_>,
     repeats: u32,
-    count: u16,
-    list: *const c_void,
+    list: List<'_, mlx5dv_mr_interleaved>,
 ) {
-    // SAFETY: by contract the list has so many entries.
-    let list = unsafe { List::new(list.cast(), count.into()) };
     mqp.batch().update_change(|change| {
         change.remap = interleaved_of(&change.key, repeats, list)?;
         change.step()

@@ -13,33 +13,30 @@ use rocade_emulator::{Completion, WcOpcode};
 
 use super::dct;
 use crate::{
-    args::{Handle, Out},
+    args::{Handle, ResizedList, slot::combined},
     cq::{self},
     ffi::{Errno, neg_data_verb},
 };
 
+combined! {
+    pub(crate) fn ibv_exp_poll_cq(
+        cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_exp_wc, wc_size: u32
+    ) -> c_int = poll_cq [cq, num_entries, (wc, num_entries, wc_size)];
+}
+
 /// `ibv_exp_poll_cq`: writes completions of `wc_size` bytes each to `wc`. Returns their number, or
 /// a negative number on failure.
 //= XST-19
-pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
-    cq: Handle<'_, ibv_cq>,
-    num_entries: c_int,
-    wc: *mut ibv_exp_wc,
-    wc_size: u32,
-) -> c_int {
+fn poll_cq(cq: Handle<'_, ibv_cq>, num_entries: c_int, wcs: ResizedList<'_, ibv_exp_wc>) -> c_int {
     neg_data_verb(|| {
         let state = cq.get()?.inner();
-        if wc_size == 0 {
+        if wcs.entry_len() == 0 {
             return Err(Errno::INVAL);
         }
-        let max = cq::poll_capacity(state.cq(), num_entries, wc.is_null())?;
-        let size = wc_size as usize;
+        let max = cq::poll_capacity(state.cq(), num_entries, wcs.is_null())?;
         let polled = state.cq().poll_with(max, |index, completion| {
-            // SAFETY: by contract there are `num_entries` entries of that size, and `index` is
-            // below that.
-            let place = unsafe { Out::new(wc.byte_add(index * size)) };
-            // SAFETY: as above. It is not NULL, so the write cannot fail.
-            let _ = unsafe { place.write_prefix(&to_wc(&completion), size) };
+            // The place is not NULL, so the write cannot fail.
+            let _ = wcs.at(index).write(&to_wc(&completion));
         });
         c_int::try_from(polled).map_err(|_| Errno::INVAL)
     })

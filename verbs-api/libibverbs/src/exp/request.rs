@@ -13,7 +13,7 @@ use rocade_abi::{
 };
 
 use super::send;
-use crate::args::{Buffer, Chained, Handle, List, Request, View, members};
+use crate::args::{Buffer, Chained, FromC, Handle, List, Request, View, members};
 
 impl Chained for ibv_exp_send_wr {
     #[inline]
@@ -63,9 +63,10 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
         }
         // SAFETY: all members of the union are integers and pointers. The opcode says that the
         // program has set this one.
-        let wait = unsafe { self.get().task.cqe_wait };
-        // SAFETY: as above.
-        Some((unsafe { Handle::new(wait.cq) }, wait.cq_count))
+        Some(unsafe {
+            let wait = self.get().task.cqe_wait;
+            (Handle::new(wait.cq), wait.cq_count)
+        })
     }
 
     /// Returns the queue pair whose requests are released, and their number. `None` for another
@@ -76,9 +77,10 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
             return None;
         }
         // SAFETY: as for `wait`.
-        let enable = unsafe { self.get().task.wqe_enable };
-        // SAFETY: as above.
-        Some((unsafe { Handle::new(enable.qp) }, enable.wqe_count))
+        Some(unsafe {
+            let enable = self.get().task.wqe_enable;
+            (Handle::new(enable.qp), enable.wqe_count)
+        })
     }
 
     /// Returns the new layout of a key. `None` for another operation.
@@ -98,16 +100,16 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
             IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => false,
             _ => return None,
         };
-        // SAFETY: as for `wait`.
-        let masked = unsafe { &self.get().ext_op.masked_atomics };
-        let operands = if swaps {
-            // SAFETY: integers, for which any bytes are a value.
-            MaskedOperands::CmpSwap(unsafe { masked.op.cmp_swap })
-        } else {
-            // SAFETY: as above.
-            MaskedOperands::FetchAdd(unsafe { masked.op.fetch_add })
-        };
-        Some((masked, operands))
+        // SAFETY: as for `wait`. The operands are integers, for which any bytes are a value.
+        Some(unsafe {
+            let masked = &self.get().ext_op.masked_atomics;
+            let operands = if swaps {
+                MaskedOperands::CmpSwap(masked.op.cmp_swap)
+            } else {
+                MaskedOperands::FetchAdd(masked.op.fetch_add)
+            };
+            (masked, operands)
+        })
     }
 
     /// Returns an operand of a masked atomic, of `len` bytes at an address of the program.
@@ -126,18 +128,29 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
         is_bind.then(|| unsafe { self.get().bind_mw.bind_mw })
     }
 
-    /// Converts the request to the plain structure, with another last part than its own if `tail`
-    /// is given. An opcode without a plain form stays as it is.
-    ///
-    /// # Safety
-    /// `tail` must name what the request names.
-    unsafe fn with_tail(self, tail: Option<ibv_send_wr_tail>) -> View<'a, ibv_send_wr> {
+    /// Converts the request to the plain structure, with rights of 32 bits for a bind. An opcode
+    /// without a plain form stays as it is.
+    fn convert(self, mw_access_flags: Option<u32>) -> View<'a, ibv_send_wr> {
         let request = self.get();
-        let bind_mw = tail.unwrap_or(ibv_send_wr_tail {
-            // SAFETY: all members of the union are integers and pointers, for which any bytes are a
-            // value.
-            tso: unsafe { request.bind_mw.tso },
-        });
+        let bind_mw = match (self.bind(), mw_access_flags) {
+            (Some(asked), Some(mw_access_flags)) => ibv_send_wr_tail {
+                bind_mw: rocade_abi::ibv_send_wr_bind_mw {
+                    mw: asked.mw,
+                    rkey: asked.rkey,
+                    bind_info: rocade_abi::ibv_mw_bind_info {
+                        mr: asked.bind_info.mr,
+                        addr: asked.bind_info.addr,
+                        length: asked.bind_info.length,
+                        mw_access_flags,
+                    },
+                },
+            },
+            _ => ibv_send_wr_tail {
+                // SAFETY: all members of the union are integers and pointers, for which any bytes
+                // are a value.
+                tso: unsafe { request.bind_mw.tso },
+            },
+        };
         let plain = ibv_send_wr {
             wr_id: request.wr_id,
             next: std::ptr::null_mut(),
@@ -158,53 +171,40 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
 
     /// Converts a request that is no bind to the plain structure.
     pub(super) fn plain(self) -> View<'a, ibv_send_wr> {
-        // SAFETY: its own last part.
-        unsafe { self.with_tail(None) }
+        self.convert(None)
     }
 
     /// Converts a bind to the plain structure, with rights of 32 bits.
     pub(super) fn plain_bind(self, mw_access_flags: u32) -> Option<View<'a, ibv_send_wr>> {
-        let asked = self.bind()?;
-        let tail = ibv_send_wr_tail {
-            bind_mw: rocade_abi::ibv_send_wr_bind_mw {
-                mw: asked.mw,
-                rkey: asked.rkey,
-                bind_info: rocade_abi::ibv_mw_bind_info {
-                    mr: asked.bind_info.mr,
-                    addr: asked.bind_info.addr,
-                    length: asked.bind_info.length,
-                    mw_access_flags,
-                },
-            },
-        };
-        // SAFETY: the window and the region of the request.
-        Some(unsafe { self.with_tail(Some(tail)) })
+        self.bind().map(|_| self.convert(Some(mw_access_flags)))
     }
 }
 
 impl<'a> View<'a, ibv_exp_send_wr_umr> {
+    /// Returns the entries of the list of memory, none if they have another type than that of the
+    /// layout.
+    ///
+    /// # Safety
+    /// Entries of a repeated layout, or others without `repeats`, must have type `T`.
+    unsafe fn entries<T: Copy + 'a>(&self, repeats: bool) -> impl Iterator<Item = View<'a, T>> {
+        let is_it = (self.umr_type == IBV_EXP_UMR_REPEAT) == repeats;
+        let count = if is_it { self.num_mrs } else { 0 };
+        // SAFETY: the list has that many entries of this type.
+        let list: List<'a, T> = unsafe { FromC::from_c((self.mem_list.cast::<T>(), count)) };
+        // SAFETY: each names NULL or a live key, and lists with an entry per dimension.
+        list.iter().map(|entry| unsafe { View::new(entry) })
+    }
+
     /// Returns the keys of a list.
     pub(super) fn regions(&self) -> impl Iterator<Item = View<'a, ibv_exp_mem_region>> {
-        let count = match self.umr_type {
-            IBV_EXP_UMR_REPEAT => 0,
-            _ => self.num_mrs as usize,
-        };
-        // SAFETY: the list has that many entries of this type.
-        let list = unsafe { List::of(self.mem_list.cast::<ibv_exp_mem_region>(), count) };
-        // SAFETY: each names NULL or a live key.
-        list.iter().map(|entry| unsafe { View::new(entry) })
+        // SAFETY: the type of the entries of a list.
+        unsafe { self.entries(false) }
     }
 
     /// Returns the blocks of a repeated layout.
     pub(super) fn blocks(&self) -> impl Iterator<Item = View<'a, ibv_exp_mem_repeat_block>> {
-        let count = match self.umr_type {
-            IBV_EXP_UMR_REPEAT => self.num_mrs as usize,
-            _ => 0,
-        };
-        // SAFETY: the list has that many entries of this type.
-        let list = unsafe { List::of(self.mem_list.cast::<ibv_exp_mem_repeat_block>(), count) };
-        // SAFETY: each names NULL or a live key, and lists with an entry per dimension.
-        list.iter().map(|entry| unsafe { View::new(entry) })
+        // SAFETY: the type of the entries of a repeated layout.
+        unsafe { self.entries(true) }
     }
 
     /// Returns how often the first dimension is repeated. `None` for NULL, and for another layout.

@@ -28,7 +28,7 @@ use rocade_emulator::{
 
 use super::send;
 use crate::{
-    args::{Handle, In, InOut, Last, Request, View},
+    args::{FromC, Handle, In, InOut, Last, Request, View},
     context::ContextObject,
     diagnostics::Reason,
     ffi::{Errno, int_verb, ptr_verb},
@@ -69,7 +69,7 @@ pub(crate) extern "C" fn ibv_exp_reg_mr(input: In<'_, ibv_exp_reg_mr_in>) -> *mu
         }
         let access = rights(input.exp_access)?;
         // SAFETY: by contract of the verb.
-        let extent = unsafe { Extent::lent(input.addr, input.length) };
+        let extent: Extent = unsafe { FromC::from_c((input.addr, input.length)) };
         mr::register(input.pd(), extent, input.addr.addr() as u64, access)
     })
 }

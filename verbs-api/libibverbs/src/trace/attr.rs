@@ -6,6 +6,7 @@ use std::net::Ipv6Addr;
 use rocade_abi::ibv_qp_attr;
 
 use super::show::access;
+use crate::args::gid_bytes;
 
 /// The names of QP states.
 const STATES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
@@ -23,8 +24,7 @@ pub(crate) fn qp_attr(attr: &ibv_qp_attr, mask: u32, text: &mut String) {
     let state = state.and_then(|state| STATES.get(state)).unwrap_or(&"?");
     let mut rights = String::new();
     access(u64::from(attr.qp_access_flags), &mut rights);
-    // SAFETY: every value is valid for all members.
-    let gid = Ipv6Addr::from(unsafe { attr.ah_attr.grh.dgid.raw });
+    let gid = Ipv6Addr::from(gid_bytes(&attr.ah_attr.grh.dgid));
     let mtu = 128u32.checked_shl(attr.path_mtu).unwrap_or(0);
     item(1, "qp_state", state);
     item(1 << 4, "pkey_index", &attr.pkey_index);

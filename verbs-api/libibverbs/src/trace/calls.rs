@@ -15,14 +15,20 @@ use rocade_abi::{
 
 use super::sink::{begin, end, is_on};
 use super::table::traced;
+use crate::query::OLD_PORT_ATTR_LEN;
 
 traced! {
-    "C" Errno crate::comp_cntr::ibv_query_comp_cntr_caps => ibv_query_comp_cntr_caps(
+    "C" Errno crate::comp_cntr::ibv_query_comp_cntr_caps[context, (caps, caps_size)]
+        => ibv_query_comp_cntr_caps(
         context: *mut ibv_context, caps: *mut ibv_comp_cntr_caps, caps_size: usize) -> c_int;
-    "C" Errno crate::query::ibv_query_gid_ex => ibv_query_gid_ex(
+    "C" Errno crate::query::ibv_query_gid_ex[
+        context, port_num, gid_index, (entry, entry_size), flags]
+        => ibv_query_gid_ex(
         context: *mut ibv_context, port_num: u32, gid_index: u32, entry: *mut ibv_gid_entry,
         flags: u32, entry_size: usize) -> c_int;
-    "C" Negative crate::query::ibv_query_gid_table => ibv_query_gid_table(
+    "C" Negative crate::query::ibv_query_gid_table[
+        context, (entries, max_entries, entry_size), flags]
+        => ibv_query_gid_table(
         context: *mut ibv_context, entries: *mut ibv_gid_entry, max_entries: usize, flags: u32,
         entry_size: usize) -> isize;
     "C" Frees crate::events::ibv_ack_async_event => ibv_ack_async_event(
@@ -121,7 +127,8 @@ traced! {
         context: *mut ibv_context, port_num: u8, index: c_uint, gid_type: *mut c_uint) -> c_int;
     "C" Negative crate::query::ibv_query_pkey => ibv_query_pkey(
         context: *mut ibv_context, port_num: u8, index: c_int, pkey: *mut u16) -> c_int;
-    "C" Errno crate::query::ibv_query_port => ibv_query_port(
+    "C" Errno crate::query::ibv_query_port[context, port_num, (attr, OLD_PORT_ATTR_LEN)]
+        => ibv_query_port(
         context: *mut ibv_context, port_num: u8, attr: *mut ibv_port_attr) -> c_int;
     "C" Errno crate::query::ibv_query_port_speed => ibv_query_port_speed(
         context: *mut ibv_context, port_num: c_uint, speed: *mut u64) -> c_int;
@@ -138,7 +145,8 @@ traced! {
         counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int;
     "C" Errno crate::comp_cntr::ibv_read_err_comp_cntr => ibv_read_err_comp_cntr(
         counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int;
-    "C" Negative crate::misc::ibv_read_sysfs_file => ibv_read_sysfs_file(
+    "C" Negative crate::misc::ibv_read_sysfs_file[dir, file, (buf, size)]
+        => ibv_read_sysfs_file(
         dir: *const c_char, file: *const c_char, buf: *mut c_char, size: usize) -> c_int;
     "C" Errno crate::program_buffer::ibv_reg_buf_mr => ibv_reg_buf_mr(
         pd: *mut ibv_pd, buf: *mut ibv_buf, addr: *mut c_void, length: usize, access: c_int
@@ -146,16 +154,20 @@ traced! {
     "C" Errno crate::mr_ex::ibv_reg_dmabuf_mr => ibv_reg_dmabuf_mr(
         pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int
     ) -> *mut ibv_mr;
-    "C" Errno crate::mr::ibv_reg_mr => ibv_reg_mr(
+    "C" Errno crate::mr::ibv_reg_mr[pd, (addr, length), access]
+        => ibv_reg_mr(
         pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
     "C" Errno crate::mr_ex::ibv_reg_mr_ex => ibv_reg_mr_ex(
         pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr;
-    "C" Errno crate::mr::ibv_reg_mr_iova => ibv_reg_mr_iova(
+    "C" Errno crate::mr::ibv_reg_mr_iova[pd, (addr, length), iova, access]
+        => ibv_reg_mr_iova(
         pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut ibv_mr;
-    "C" Errno crate::mr::ibv_reg_mr_iova2 => ibv_reg_mr_iova2(
+    "C" Errno crate::mr::ibv_reg_mr_iova2[pd, (addr, length), iova, access]
+        => ibv_reg_mr_iova2(
         pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint
     ) -> *mut ibv_mr;
-    "C" Errno crate::mr::ibv_rereg_mr => ibv_rereg_mr(
+    "C" Errno crate::mr::ibv_rereg_mr[mr, flags, pd, (addr, length), access]
+        => ibv_rereg_mr(
         mr: *mut ibv_mr, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, length: usize,
         access: c_int) -> c_int;
     "C" Errno crate::cq::ibv_resize_cq => ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;

@@ -21,11 +21,11 @@ use rocade_emulator::{
 
 use super::{
     attr::qp_attr,
-    show::{Rule, argument, outcome},
+    show::{Rule, Shown, argument, outcome},
     sink::{begin, end, is_on, kept},
 };
 use crate::{
-    args::{Chain, Chained, Handle, In, List, Out, member},
+    args::{Chain, Chained, FromC, Handle, In, List, Out, member},
     cq, post,
     qp::{self, QpObject},
     srq,
@@ -285,7 +285,7 @@ pub(super) unsafe extern "C" fn poll_cq(
         Ok(0) | Err(_) => empty_poll(id),
         Ok(count) => {
             // SAFETY: the poll has written as many.
-            let all = unsafe { List::of(wc, count) };
+            let all: List<'_, ibv_wc> = unsafe { FromC::from_c((wc, count)) };
             for (position, wc) in (0..).zip(all.iter()) {
                 let fields = [
                     id,
@@ -355,8 +355,9 @@ pub(crate) extern "C" fn ibv_modify_qp(
     }
     let mask: c_uint = attr_mask.cast_unsigned();
     begin("ibv_modify_qp", |text| {
+        let place = qp.as_ptr();
         // SAFETY: NULL or a live QP.
-        unsafe { argument("qp", &qp.as_ptr(), true, text) };
+        argument("qp", unsafe { Shown::new(&place) }, true, text);
         text.push_str(", attr=");
         match attr.optional() {
             Some(attr) => qp_attr(&attr, mask, text),

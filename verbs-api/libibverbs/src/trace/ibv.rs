@@ -9,7 +9,9 @@ use rocade_abi::{
     ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_wc, ibv_xrcd,
 };
 
-use super::show::{Target, opaque};
+use crate::args::gid_bytes;
+
+use super::show::{Done, Shown, Target, opaque};
 
 opaque!(
     ibv_ah,
@@ -55,26 +57,24 @@ impl Target for ibv_comp_channel {
 }
 
 impl Target for ibv_ece {
-    unsafe fn content(&self, text: &mut String) {
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
         let Self {
             vendor_id, options, ..
-        } = self;
+        } = *shown;
         let _ = write!(text, "{{vendor_id={vendor_id:#x}, options={options:#x}}}");
     }
 }
 
 impl Target for ibv_gid {
-    unsafe fn stored(&self, name: &str, text: &mut String) {
-        // SAFETY: every value is valid for all members.
-        let _ = write!(text, " {name}={}", Ipv6Addr::from(unsafe { self.raw }));
+    fn stored(done: Done<'_, Self>, name: &str, text: &mut String) {
+        let _ = write!(text, " {name}={}", Ipv6Addr::from(gid_bytes(&done)));
     }
 }
 
 impl Target for ibv_ah_attr {
-    unsafe fn content(&self, text: &mut String) {
-        // SAFETY: every value is valid for all members.
-        let gid = Ipv6Addr::from(unsafe { self.grh.dgid.raw });
-        let index = self.grh.sgid_index;
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        let gid = Ipv6Addr::from(gid_bytes(&shown.grh.dgid));
+        let index = shown.grh.sgid_index;
         let _ = write!(text, "{{dgid={gid}, sgid_index={index}}}");
     }
 }
@@ -98,36 +98,36 @@ fn sizes(qp_type: u32, cap: &rocade_abi::ibv_qp_cap, text: &mut String) {
 }
 
 impl Target for ibv_qp_init_attr {
-    unsafe fn content(&self, text: &mut String) {
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
         text.push('{');
-        sizes(self.qp_type, &self.cap, text);
-        let (send, recv) = (self.send_cq.addr(), self.recv_cq.addr());
+        sizes(shown.qp_type, &shown.cap, text);
+        let (send, recv) = (shown.send_cq.addr(), shown.recv_cq.addr());
         let _ = write!(text, ", send_cq={send:#x}, recv_cq={recv:#x}");
-        if !self.srq.is_null() {
-            let _ = write!(text, ", srq={:#x}", self.srq.addr());
+        if !shown.srq.is_null() {
+            let _ = write!(text, ", srq={:#x}", shown.srq.addr());
         }
-        let _ = write!(text, ", sq_sig_all={}}}", self.sq_sig_all);
+        let _ = write!(text, ", sq_sig_all={}}}", shown.sq_sig_all);
     }
 }
 
 impl Target for ibv_qp_init_attr_ex {
-    unsafe fn content(&self, text: &mut String) {
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
         text.push('{');
-        sizes(self.qp_type, &self.cap, text);
-        let (send, recv) = (self.send_cq.addr(), self.recv_cq.addr());
+        sizes(shown.qp_type, &shown.cap, text);
+        let (send, recv) = (shown.send_cq.addr(), shown.recv_cq.addr());
         let _ = write!(text, ", send_cq={send:#x}, recv_cq={recv:#x}}}");
     }
 }
 
 impl Target for ibv_srq_init_attr {
-    unsafe fn content(&self, text: &mut String) {
-        let _ = write!(text, "{{max_wr={}}}", self.attr.max_wr);
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        let _ = write!(text, "{{max_wr={}}}", shown.attr.max_wr);
     }
 }
 
 impl Target for ibv_srq_init_attr_ex {
-    unsafe fn content(&self, text: &mut String) {
-        let _ = write!(text, "{{max_wr={}}}", self.attr.max_wr);
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        let _ = write!(text, "{{max_wr={}}}", shown.attr.max_wr);
     }
 }
 

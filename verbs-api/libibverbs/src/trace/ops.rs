@@ -18,10 +18,12 @@ use super::table::traced;
 use crate::args::slot;
 
 traced! {
-    "C" Errno crate::query::query_port_slot => ibv_query_port(
+    "C" Errno crate::query::query_port_slot[context, port_num, (attr, attr_len)]
+        => ibv_query_port(
         context: *mut ibv_context, port_num: u8, attr: *mut ibv_port_attr, attr_len: usize
     ) -> c_int;
-    "C" Errno crate::query::query_device_ex => ibv_query_device_ex(
+    "C" Errno crate::query::query_device_ex[context, input, (attr, attr_size)]
+        => ibv_query_device_ex(
         context: *mut ibv_context, input: *const ibv_query_device_ex_input,
         attr: *mut ibv_device_attr_ex, attr_size: usize) -> c_int;
     "C" Errno crate::query::query_rt_values => ibv_query_rt_values(
@@ -39,7 +41,8 @@ traced! {
         pd: *mut ibv_pd, dm: *mut ibv_dm, offset: u64, length: usize, access: c_uint
     ) -> *mut ibv_mr;
     "C" Errno crate::mr::alloc_null_mr => ibv_alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr;
-    "C" Errno crate::mr::advise_mr => ibv_advise_mr(
+    "C" Errno crate::mr::advise_mr[pd, advice, flags, (sg_list, num_sge)]
+        => ibv_advise_mr(
         pd: *mut ibv_pd, advice: c_uint, flags: u32, sg_list: *mut ibv_sge, num_sge: u32) -> c_int;
     "C" Errno crate::rss::create_wq => ibv_create_wq(
         context: *mut ibv_context, init: *mut ibv_wq_init_attr) -> *mut ibv_wq;

@@ -12,7 +12,7 @@ use rocade_abi::{
     ibv_wq, ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd_init_attr,
 };
 
-use super::show::{Target, opaque};
+use super::show::{Done, Shown, Target, opaque};
 
 opaque!(
     ibv_alloc_dm_attr,
@@ -49,15 +49,15 @@ opaque!(
 );
 
 impl Target for ibv_cq_init_attr_ex {
-    unsafe fn content(&self, text: &mut String) {
-        let (cqe, channel) = (self.cqe, self.channel.addr());
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        let (cqe, channel) = (shown.cqe, shown.channel.addr());
         let _ = write!(text, "{{cqe={cqe}, channel={channel:#x}}}");
     }
 }
 
 impl Target for ibv_port_attr {
-    unsafe fn stored(&self, _name: &str, text: &mut String) {
-        let state = self.state;
+    fn stored(done: Done<'_, Self>, _name: &str, text: &mut String) {
+        let state = done.state;
         let _ = write!(text, " {{state={state}}}");
     }
 }
@@ -87,8 +87,8 @@ const EVENTS: [&str; 20] = [
 ];
 
 impl Target for ibv_async_event {
-    unsafe fn stored(&self, _name: &str, text: &mut String) {
-        let name = usize::try_from(self.event_type).ok();
+    fn stored(done: Done<'_, Self>, _name: &str, text: &mut String) {
+        let name = usize::try_from(done.event_type).ok();
         let name = name.and_then(|number| EVENTS.get(number)).unwrap_or(&"?");
         let _ = write!(text, " event={name}");
     }

@@ -1,33 +1,34 @@
 //! Records of calls of `librdmacm`.
 
-use std::{ffi::c_int, slice};
+use std::ffi::c_int;
 
 use super::{
     show::Outcome,
     sink::{begin_with, end},
 };
+use crate::args::{Buffer, slot::combined};
 
-/// # Safety
-/// `text` must be readable.
-unsafe fn text_of(text: *const u8, len: usize) -> String {
-    // SAFETY: same contract.
-    let bytes = unsafe { slice::from_raw_parts(text, len) };
-    String::from_utf8_lossy(bytes).into_owned()
+combined! {
+    pub(crate) fn trace_begin(text: *const u8, len: usize) = begin_of [(text, len)];
+    pub(crate) fn trace_end(failed: bool, errno: c_int, text: *const u8, len: usize)
+        = end_of [failed, errno, (text, len)];
+}
+
+fn text_of(text: Buffer<'_>) -> String {
+    String::from_utf8_lossy(&text.to_vec()).into_owned()
 }
 
 /// Records the begin of a call: its name, a tab and its arguments.
-pub(crate) unsafe extern "C" fn trace_begin(text: *const u8, len: usize) {
-    // SAFETY: by contract readable.
-    begin_with(|| unsafe { text_of(text, len) });
+fn begin_of(text: Buffer<'_>) {
+    begin_with(|| text_of(text));
 }
 
 /// Records the end of the thread's last call.
-pub(crate) unsafe extern "C" fn trace_end(failed: bool, errno: c_int, text: *const u8, len: usize) {
+fn end_of(failed: bool, errno: c_int, text: Buffer<'_>) {
     let outcome = Outcome {
         failed,
         errno,
-        // SAFETY: by contract readable.
-        text: unsafe { text_of(text, len) },
+        text: text_of(text),
     };
     end(outcome, |_| ());
 }

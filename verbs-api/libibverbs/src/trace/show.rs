@@ -1,28 +1,93 @@
 //! Texts of arguments and results. `libibverbs` and `librdmacm` share this file.
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
+    ffi::{c_char, c_int, c_void},
     fmt::Write as _,
+    io,
     net::{Ipv4Addr, Ipv6Addr},
+    ops::Deref,
+    ptr,
 };
+
+use crate::args::{Address, Pointer, Sockaddr, Text};
 
 /// The names of arguments that point to a result, although others of their types do not. The table
 /// of calls names arguments accordingly.
 const RESULTS: [&str; 5] = ["address", "ah_attr", "events", "init_attr", "options"];
 
-/// An argument or a result of a traced function.
-pub(crate) trait Show {
-    /// Appends the value as the call begins.
+/// A value of a traced call. Pointers in it are valid as the function demands, during `'a`.
+pub(crate) struct Shown<'a, T>(&'a T);
+
+impl<T> Clone for Shown<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shown<'_, T> {}
+
+impl<T> Deref for Shown<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0
+    }
+}
+
+impl<'a, T> Shown<'a, T> {
+    /// Makes a value of an argument, or of a result.
     ///
     /// # Safety
-    /// Pointers must be valid as the function demands.
-    unsafe fn value(&self, name: &str, text: &mut String);
+    /// Pointers in `value` must be valid as the function demands, during `'a`.
+    pub(crate) const unsafe fn new(value: &'a T) -> Self {
+        Self(value)
+    }
+}
+
+impl<'a, P: Pointer> Shown<'a, P> {
+    /// Returns what the pointer refers to. `None` for NULL.
+    fn target(self) -> Option<Shown<'a, P::Target>> {
+        // SAFETY: NULL or valid, by contract of `new`.
+        unsafe { self.0.place().as_ref() }.map(Shown)
+    }
+}
+
+/// A value of a traced call that has succeeded, so that it has stored its results.
+pub(crate) struct Done<'a, T>(Shown<'a, T>);
+
+impl<'a, T> Done<'a, T> {
+    /// Makes a value of an argument, or of a result. `None` if the call frees what arguments
+    /// point to.
+    ///
+    /// # Safety
+    /// As for [`Shown::new`], unless the call frees it. The call must have succeeded.
+    pub(crate) unsafe fn of(value: &'a T, rule: Rule) -> Option<Self> {
+        (rule != Rule::Frees).then_some(Self(Shown(value)))
+    }
+}
+
+impl<'a, P: Pointer> Done<'a, P> {
+    /// Returns what the pointer refers to. `None` for NULL.
+    fn target(self) -> Option<Done<'a, P::Target>> {
+        self.0.target().map(Done)
+    }
+}
+
+impl<T> Deref for Done<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// An argument or a result of a traced function.
+pub(crate) trait Show: Sized {
+    /// Appends the value as the call begins.
+    fn value(shown: Shown<'_, Self>, name: &str, text: &mut String);
 
     /// Appends what the call has stored behind this argument, or that its result refers to.
-    ///
-    /// # Safety
-    /// The call must have succeeded.
-    unsafe fn stored(&self, _name: &str, _text: &mut String) {}
+    fn stored(_done: Done<'_, Self>, _name: &str, _text: &mut String) {}
 
     /// Returns true if this result means a failure.
     fn is_failure(&self, rule: Rule) -> bool;
@@ -54,12 +119,9 @@ pub(crate) struct Outcome {
 }
 
 /// Appends an argument. Returns false, because the next one is not the first.
-///
-/// # Safety
-/// As for [`Show::value`].
-pub(crate) unsafe fn argument(
+pub(crate) fn argument<T: Show>(
     name: &str,
-    value: &impl Show,
+    value: Shown<'_, T>,
     is_first: bool,
     text: &mut String,
 ) -> bool {
@@ -68,36 +130,30 @@ pub(crate) unsafe fn argument(
     }
     text.push_str(name);
     text.push('=');
-    // SAFETY: same contract.
-    unsafe { value.value(name, text) };
+    T::value(value, name, text);
     false
 }
 
 /// Appends what the call has stored behind an argument.
-///
-/// # Safety
-/// As for [`Show::stored`].
-pub(crate) unsafe fn result(name: &str, value: &impl Show, rule: Rule, text: &mut String) {
-    if rule != Rule::Frees {
-        // SAFETY: same contract.
-        unsafe { value.stored(name, text) };
+pub(crate) fn result<T: Show>(name: &str, value: Option<Done<'_, T>>, text: &mut String) {
+    if let Some(value) = value {
+        T::stored(value, name, text);
     }
 }
 
 /// Returns the outcome of a call.
 ///
 /// # Safety
-/// As for [`Show::stored`], if the result is no failure.
+/// As for [`Shown::new`], if the result is no failure.
 pub(crate) unsafe fn outcome<T: Show>(value: &T, rule: Rule) -> Outcome {
-    // SAFETY: the C library returns a valid pointer to the errno of this thread.
-    let errno = unsafe { *libc::__errno_location() };
+    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let failed = value.is_failure(rule);
     let mut text = String::new();
     // SAFETY: same contract.
-    unsafe { value.value("", &mut text) };
+    let shown = unsafe { Shown::new(value) };
+    T::value(shown, "", &mut text);
     if !failed {
-        // SAFETY: same contract.
-        unsafe { value.stored("", &mut text) };
+        T::stored(Done(shown), "", &mut text);
     }
     let errno = match (failed, value.errno(rule)) {
         (false, _) => 0,
@@ -114,14 +170,15 @@ pub(crate) unsafe fn outcome<T: Show>(value: &T, rule: Rule) -> Outcome {
 macro_rules! numbers {
     ($($kind:ty),+) => { $(
         impl Show for $kind {
-            unsafe fn value(&self, name: &str, text: &mut String) {
+            fn value(shown: Shown<'_, Self>, name: &str, text: &mut String) {
+                let number = *shown;
                 match name {
-                    "access" => access(u64::try_from(*self).unwrap_or(0), text),
+                    "access" => access(u64::try_from(number).unwrap_or(0), text),
                     "attr_mask" | "iova" | "offset" => {
-                        let _ = write!(text, "{self:#x}");
+                        let _ = write!(text, "{number:#x}");
                     }
                     _ => {
-                        let _ = write!(text, "{self}");
+                        let _ = write!(text, "{number}");
                     }
                 }
             }
@@ -145,7 +202,7 @@ macro_rules! numbers {
 numbers!(u8, u16, u32, u64, usize, i32, i64, isize);
 
 impl Show for () {
-    unsafe fn value(&self, _name: &str, text: &mut String) {
+    fn value(_shown: Shown<'_, Self>, _name: &str, text: &mut String) {
         text.push_str("void");
     }
 
@@ -155,21 +212,15 @@ impl Show for () {
 }
 
 /// A structure behind a pointer.
-pub(crate) trait Target {
+pub(crate) trait Target: Sized {
     /// Appends what identifies the object, in braces, or nothing.
     fn identity(&self, _text: &mut String) {}
 
     /// Appends the members that the call reads, in braces, or nothing.
-    ///
-    /// # Safety
-    /// Pointers in it must be valid as the function demands.
-    unsafe fn content(&self, _text: &mut String) {}
+    fn content(_shown: Shown<'_, Self>, _text: &mut String) {}
 
     /// Appends the members that the call has stored, or nothing.
-    ///
-    /// # Safety
-    /// As for [`Self::content`].
-    unsafe fn stored(&self, _name: &str, _text: &mut String) {}
+    fn stored(_done: Done<'_, Self>, _name: &str, _text: &mut String) {}
 }
 
 /// Appends a pointer.
@@ -184,18 +235,16 @@ fn address<T>(pointer: *const T, text: &mut String) {
 macro_rules! pointers {
     ($($which:tt),+) => { $(
         impl<T: Target> Show for *$which T {
-            unsafe fn value(&self, name: &str, text: &mut String) {
-                // SAFETY: by contract NULL or valid.
-                match unsafe { self.as_ref() } {
+            fn value(shown: Shown<'_, Self>, name: &str, text: &mut String) {
+                match shown.target() {
                     // A result is shown with what it refers to, as is an argument.
                     Some(target) => {
                         let before = text.len();
                         if !RESULTS.contains(&name) {
-                            // SAFETY: same contract.
-                            unsafe { target.content(text) };
+                            T::content(target, text);
                         }
                         if text.len() == before {
-                            address(self.cast::<T>(), text);
+                            address(shown.cast::<T>(), text);
                             if !name.is_empty() {
                                 target.identity(text);
                             }
@@ -205,14 +254,12 @@ macro_rules! pointers {
                 }
             }
 
-            unsafe fn stored(&self, name: &str, text: &mut String) {
-                // SAFETY: by contract NULL or valid.
-                if let Some(target) = unsafe { self.as_ref() } {
+            fn stored(done: Done<'_, Self>, name: &str, text: &mut String) {
+                if let Some(target) = done.target() {
                     if name.is_empty() {
                         target.identity(text);
                     } else {
-                        // SAFETY: same contract.
-                        unsafe { target.stored(name, text) };
+                        T::stored(target, name, text);
                     }
                 }
             }
@@ -234,18 +281,19 @@ pub(super) use opaque;
 opaque!(c_void, libc::msghdr, libc::iovec, libc::fd_set);
 
 impl Target for c_char {
-    unsafe fn content(&self, text: &mut String) {
-        // SAFETY: by contract a terminated string.
-        let string = unsafe { CStr::from_ptr(self) };
-        let _ = write!(text, "{:?}", string.to_string_lossy());
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        // SAFETY: the first character of a terminated string, by contract of `Shown::new`.
+        if let Some(string) = unsafe { Text::new(shown.0) }.get() {
+            let _ = write!(text, "{:?}", string.to_string_lossy());
+        }
     }
 }
 
 macro_rules! stored_numbers {
     ($($kind:ty),+) => { $(
         impl Target for $kind {
-            unsafe fn stored(&self, name: &str, text: &mut String) {
-                let _ = write!(text, " {name}={self}");
+            fn stored(done: Done<'_, Self>, name: &str, text: &mut String) {
+                let _ = write!(text, " {name}={}", *done);
             }
         }
     )+ };
@@ -254,66 +302,61 @@ stored_numbers!(u16, u32, u64, c_int);
 
 /// An object that a call returns by a pointer to a pointer.
 impl<T: Target> Target for *mut T {
-    unsafe fn stored(&self, name: &str, text: &mut String) {
+    fn stored(done: Done<'_, Self>, name: &str, text: &mut String) {
         let _ = write!(text, " {name}=");
-        address(*self, text);
-        // SAFETY: by contract NULL or an object.
-        if let Some(target) = unsafe { self.as_ref() } {
+        address(*done, text);
+        if let Some(target) = done.target() {
             target.identity(text);
         }
     }
 }
 
 impl Target for libc::timeval {
-    unsafe fn content(&self, text: &mut String) {
-        let _ = write!(text, "{}.{:06} s", self.tv_sec, self.tv_usec);
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        let _ = write!(text, "{}.{:06} s", shown.tv_sec, shown.tv_usec);
     }
 }
 
 impl Target for libc::pollfd {
-    unsafe fn content(&self, text: &mut String) {
-        let _ = write!(text, "{{fd={}, events={:#x}, ..}}", self.fd, self.events);
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        let Self { fd, events, .. } = *shown;
+        let _ = write!(text, "{{fd={fd}, events={events:#x}, ..}}");
     }
 
-    unsafe fn stored(&self, _name: &str, text: &mut String) {
-        let _ = write!(text, " {{revents={:#x}, ..}}", self.revents);
+    fn stored(done: Done<'_, Self>, _name: &str, text: &mut String) {
+        let _ = write!(text, " {{revents={:#x}, ..}}", done.revents);
     }
 }
 
 impl Target for libc::epoll_event {
-    unsafe fn content(&self, text: &mut String) {
-        let events = self.events;
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        let events = shown.events;
         let _ = write!(text, "{{events={events:#x}}}");
     }
 }
 
 impl Target for libc::sockaddr {
-    unsafe fn content(&self, text: &mut String) {
-        let address = std::ptr::from_ref(self);
-        match c_int::from(self.sa_family) {
-            libc::AF_INET => {
-                // SAFETY: `sa_family` says so. Programs do not always align addresses.
-                let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
+        // SAFETY: an address as long as its family demands, by contract of `Shown::new`.
+        match unsafe { Address::new(ptr::from_ref(shown.0)) }.read() {
+            Ok(Sockaddr::V4(v4)) => {
                 let ip = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
                 let _ = write!(text, "{ip}:{}", u16::from_be(v4.sin_port));
             }
-            libc::AF_INET6 => {
-                // SAFETY: as above.
-                let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Ok(Sockaddr::V6(v6)) => {
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
                 let _ = write!(text, "[{ip}]:{}", u16::from_be(v6.sin6_port));
             }
-            family => {
-                let _ = write!(text, "{{sa_family={family}}}");
+            Ok(Sockaddr::Ib(_) | Sockaddr::Other) | Err(_) => {
+                let _ = write!(text, "{{sa_family={}}}", shown.sa_family);
             }
         }
     }
 
-    unsafe fn stored(&self, name: &str, text: &mut String) {
+    fn stored(done: Done<'_, Self>, name: &str, text: &mut String) {
         if RESULTS.contains(&name) {
             text.push_str(" address=");
-            // SAFETY: same contract.
-            unsafe { self.content(text) };
+            Self::content(done.0, text);
         }
     }
 }

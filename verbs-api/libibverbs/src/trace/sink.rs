@@ -1,6 +1,6 @@
 //! Writes the records of calls, and the table from which traced functions are made.
 
-use std::sync::Once;
+use std::{io, sync::Once};
 
 use rocade_emulator::{
     config::variable,
@@ -39,8 +39,7 @@ fn decide() {
 
 /// Runs `f` uncancelled, and restores errno.
 pub(super) fn kept<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: the C library returns a valid pointer to the errno of this thread.
-    let before = unsafe { *libc::__errno_location() };
+    let before = io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let result = uncancelled(f);
     set_errno(before);
     result

@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering},
 };
 
-use libc::{nfds_t, pollfd, sigset_t, sockaddr, socklen_t, timespec};
+use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use super::{
     address, find_stream, number,
@@ -21,7 +21,7 @@ use super::{
     sys,
     wait::{IN, Waker},
 };
-use crate::ffi::Errno;
+use crate::{args::Answer, ffi::Errno};
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
@@ -52,17 +52,12 @@ thread_local! {
 }
 
 /// `raccept`. A cancellation point: no frame may own a value with a destructor while it waits.
-pub(crate) unsafe extern "C-unwind" fn raccept(
-    fd: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> c_int {
+pub(crate) fn raccept(fd: c_int, addr: Answer<'_>) -> c_int {
     // SAFETY: a function without arguments.
     unsafe { pthread_testcancel() };
     loop {
         let mut wait_at = -1;
-        // SAFETY: by contract NULL, or writable.
-        let accepted = number(|| unsafe { accept(fd, (addr, len), &mut wait_at) });
+        let accepted = number(|| accept(fd, addr, &mut wait_at));
         if wait_at < 0 {
             return accepted;
         }
@@ -82,14 +77,7 @@ pub(crate) unsafe extern "C-unwind" fn raccept(
 
 /// Accepts a connection. If there is none and the socket may block, sets `wait_at` to a descriptor
 /// that becomes readable when the caller can try again.
-///
-/// # Safety
-/// As for `raccept`.
-unsafe fn accept(
-    fd: c_int,
-    (addr, len): (*mut sockaddr, *mut socklen_t),
-    wait_at: &mut RawFd,
-) -> Result<c_int, Errno> {
+fn accept(fd: c_int, addr: Answer<'_>, wait_at: &mut RawFd) -> Result<c_int, Errno> {
     let (process, socket) = find_stream(fd)?;
     let accepted = match socket.accept(process) {
         Err(Errno(libc::EAGAIN)) if !socket.nonblocking.load(Ordering::Relaxed) => {
@@ -113,8 +101,7 @@ unsafe fn accept(
     if !addr.is_null()
         && let Some(peer) = accepted.peer()
     {
-        // SAFETY: by contract writable.
-        unsafe { address::write(peer, accepted.domain, addr, len) }?;
+        address::write(peer, accepted.domain, addr)?;
     }
     Ok(process.insert(Socket::Stream(accepted), Some(own)))
 }

@@ -4,84 +4,71 @@ use std::{
     ffi::c_int,
     mem::size_of,
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
-    ptr,
 };
 
-use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
-use rocade_abi::{AF_IB, sockaddr_ib};
+use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
+use rocade_abi::AF_IB;
 
 use crate::{
-    args::zeroed,
+    args::{Address, Answer, Buffer, Sockaddr, address_len, bytes_of, zeroed},
     ffi::Errno,
-    id::{PS_TCP, address_len, ib_address},
+    id::{PS_TCP, ib_address},
 };
 
 /// Reads an address from C. An `AF_IB` address has a GID, which is an IPv6 address on RoCE, and a
 /// service ID, whose low bits are the port.
 ///
 /// # Errors
-/// `EINVAL` if the address is too short, `EAFNOSUPPORT` for another family.
-///
-/// # Safety
-/// `addr` must be NULL or readable for `len` bytes.
-pub(super) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Result<SocketAddr, Errno> {
+/// `EFAULT` for NULL, `EINVAL` if the address is too short, `EAFNOSUPPORT` for another family.
+pub(super) fn read(addr: Buffer<'_>) -> Result<SocketAddr, Errno> {
     if addr.is_null() {
         return Err(Errno(libc::EFAULT));
     }
-    let len = usize::try_from(len).unwrap_or(0);
-    if len < size_of::<u16>() {
+    if addr.len() < size_of::<u16>() {
         return Err(Errno::INVAL);
     }
-    let mut storage: sockaddr_storage = zeroed();
-    let len = len.min(size_of::<sockaddr_storage>());
-    // SAFETY: both have this length.
-    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
-    let needed = address_len(storage.ss_family.into()).ok_or(Errno(libc::EAFNOSUPPORT))?;
-    if len < needed {
-        return Err(Errno::INVAL);
-    }
-    if c_int::from(storage.ss_family) == AF_IB {
-        // SAFETY: the family determines the type, and the storage is large enough.
-        let ib = unsafe { (&raw const storage).cast::<sockaddr_ib>().read() };
-        let [.., high, low] = u64::from_be(ib.sib_sid).to_be_bytes();
-        let port = u16::from_be_bytes([high, low]);
-        return Ok(SocketAddr::new(Ipv6Addr::from(ib.sib_addr).into(), port));
-    }
-    from_storage(&storage).ok_or(Errno(libc::EAFNOSUPPORT))
+    to_rust(&addr.sockaddr().ok_or(Errno::INVAL)?).ok_or(Errno(libc::EAFNOSUPPORT))
 }
 
-/// Returns the IP address in a storage, or `None` for another family.
-pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
-    match c_int::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family determines the type, and the storage is large enough.
-            let v4 = unsafe { ptr::from_ref(storage).cast::<sockaddr_in>().read() };
+/// Converts an address. `None` for another family.
+fn to_rust(addr: &Sockaddr) -> Option<SocketAddr> {
+    match addr {
+        Sockaddr::V4(v4) => {
             let ip = u32::from_be(v4.sin_addr.s_addr);
             Some(SocketAddrV4::new(ip.into(), u16::from_be(v4.sin_port)).into())
         }
-        libc::AF_INET6 => {
-            // SAFETY: the family determines the type, and the storage is large enough.
-            let v6 = unsafe { ptr::from_ref(storage).cast::<sockaddr_in6>().read() };
+        Sockaddr::V6(v6) => {
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let flow = u32::from_be(v6.sin6_flowinfo);
             let port = u16::from_be(v6.sin6_port);
             Some(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into())
         }
-        _ => None,
+        Sockaddr::Ib(ib) => {
+            let [.., high, low] = u64::from_be(ib.sib_sid).to_be_bytes();
+            let port = u16::from_be_bytes([high, low]);
+            Some(SocketAddr::new(Ipv6Addr::from(ib.sib_addr).into(), port))
+        }
+        Sockaddr::Other => None,
+    }
+}
+
+/// Returns the IP address in a storage, or `None` for another family.
+pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
+    match Address::of(storage).read().ok()? {
+        Sockaddr::Ib(_) => None,
+        address => to_rust(&address),
     }
 }
 
 /// Writes an IP address to a storage.
 pub(super) fn to_storage(addr: SocketAddr) -> sockaddr_storage {
-    let mut storage: sockaddr_storage = zeroed();
-    match addr {
+    let address = match addr {
         SocketAddr::V4(addr) => {
             let mut v4: sockaddr_in = zeroed();
             v4.sin_family = family(libc::AF_INET);
             v4.sin_port = addr.port().to_be();
             v4.sin_addr.s_addr = u32::from(*addr.ip()).to_be();
-            // SAFETY: the storage is large enough, and aligned for each.
-            unsafe { (&raw mut storage).cast::<sockaddr_in>().write(v4) };
+            Sockaddr::V4(v4)
         }
         SocketAddr::V6(addr) => {
             let mut v6: sockaddr_in6 = zeroed();
@@ -90,11 +77,10 @@ pub(super) fn to_storage(addr: SocketAddr) -> sockaddr_storage {
             v6.sin6_flowinfo = addr.flowinfo().to_be();
             v6.sin6_addr.s6_addr = addr.ip().octets();
             v6.sin6_scope_id = addr.scope_id();
-            // SAFETY: as above.
-            unsafe { (&raw mut storage).cast::<sockaddr_in6>().write(v6) };
+            Sockaddr::V6(v6)
         }
-    }
-    storage
+    };
+    address.to_storage().unwrap_or_else(zeroed)
 }
 
 fn family(family: c_int) -> libc::sa_family_t {
@@ -121,41 +107,26 @@ fn for_domain(addr: SocketAddr, domain: c_int) -> sockaddr_storage {
     match domain {
         AF_IB => {
             let space = c_int::try_from(PS_TCP).unwrap_or(0);
-            let ib = ib_address(v6, addr.port(), space);
-            let mut storage: sockaddr_storage = zeroed();
-            // SAFETY: the storage is large enough, and aligned for each.
-            unsafe { (&raw mut storage).cast::<sockaddr_ib>().write(ib) };
-            storage
+            let ib = Sockaddr::Ib(ib_address(v6, addr.port(), space));
+            ib.to_storage().unwrap_or_else(zeroed)
         }
         libc::AF_INET6 if addr.is_ipv4() => to_storage(SocketAddr::new(v6.into(), addr.port())),
         _ => to_storage(addr),
     }
 }
 
-/// Writes an address of a family to C memory, truncated to the given capacity, and sets `len` to
-/// its full length.
+/// Writes an address of a family to C memory, truncated to the given capacity, and sets the length
+/// to its full length.
 ///
-/// # Safety
-/// `addr` must be writable for `*len` bytes, and `len` must be NULL or valid.
-pub(super) unsafe fn write(
-    found: SocketAddr,
-    domain: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> Result<(), Errno> {
-    // SAFETY: by contract.
-    let capacity = unsafe { len.as_mut() }.ok_or(Errno(libc::EFAULT))?;
-    let storage = for_domain(found, domain);
-    let full = address_len(storage.ss_family.into()).ok_or(Errno::INVAL)?;
-    let fits = full.min(usize::try_from(*capacity).unwrap_or(0));
-    if fits > 0 && addr.is_null() {
+/// # Errors
+/// `EFAULT` for NULL.
+pub(super) fn write(found: SocketAddr, domain: c_int, to: Answer<'_>) -> Result<(), Errno> {
+    if to.has_no_length() {
         return Err(Errno(libc::EFAULT));
     }
-    if fits > 0 {
-        let from = (&raw const storage).cast::<u8>();
-        // SAFETY: the storage has that length, and `addr` is writable by contract.
-        unsafe { ptr::copy_nonoverlapping(from, addr.cast::<u8>(), fits) };
-    }
-    *capacity = socklen_t::try_from(full).unwrap_or(0);
+    let storage = for_domain(found, domain);
+    let full = address_len(storage.ss_family.into()).ok_or(Errno::INVAL)?;
+    to.write(bytes_of(&storage).get(..full).ok_or(Errno::INVAL)?)?;
+    to.set_len(full);
     Ok(())
 }

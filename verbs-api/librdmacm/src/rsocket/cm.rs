@@ -13,7 +13,7 @@ use rocade_abi::{
 
 use super::{address, options::path_data};
 use crate::{
-    args::{Address, Buffer, Handle, Last, View, member},
+    args::{Address, Buffer, Handle, New, View, member},
     connect::{
         rdma_accept, rdma_bind_addr, rdma_connect, rdma_disconnect, rdma_listen, rdma_reject,
         rdma_resolve_addr, rdma_resolve_route,
@@ -32,10 +32,7 @@ pub(super) const OPTION_AFONLY: c_int = 2;
 const RETRIES: u8 = 7;
 
 /// The ID of a socket.
-pub(super) struct Id(*mut rdma_cm_id);
-
-// SAFETY: an object of this library, which any thread may use.
-unsafe impl Send for Id {}
+pub(super) struct Id(New<rdma_cm_id>);
 
 fn done(code: c_int) -> Result<(), Errno> {
     if code == 0 {
@@ -55,22 +52,21 @@ impl Id {
     ) -> Result<Self, Errno> {
         let qp_type = qp_type_of(ps).ok_or(Errno::INVAL)?;
         let made = id::create(channel, ptr::without_provenance_mut(token), ps, qp_type)?;
-        Ok(Self(made.into_c()))
+        Ok(Self(made))
     }
 
     /// Takes ownership of the ID of a connection request.
-    pub(super) const fn of_request(id: *mut rdma_cm_id) -> Self {
+    pub(super) const fn of_request(id: New<rdma_cm_id>) -> Self {
         Self(id)
     }
 
     pub(super) const fn as_ptr(&self) -> *mut rdma_cm_id {
-        self.0
+        self.handle().as_ptr()
     }
 
     /// Returns a handle for calls.
     pub(super) const fn handle(&self) -> Handle<'_, rdma_cm_id> {
-        // SAFETY: alive as long as `self`.
-        unsafe { Handle::new(self.0) }
+        self.0.handle()
     }
 
     /// Returns the object.
@@ -150,8 +146,8 @@ impl Id {
 
     fn param(private: &[u8]) -> Result<View<'_, rdma_conn_param>, Errno> {
         let param = rdma_conn_param {
-            private_data: private.as_ptr().cast(),
-            private_data_len: u8::try_from(private.len()).map_err(|_| Errno::INVAL)?,
+            private_data: ptr::null(),
+            private_data_len: 0,
             responder_resources: 0,
             initiator_depth: 0,
             flow_control: 1,
@@ -160,8 +156,7 @@ impl Id {
             srq: 0,
             qp_num: 0,
         };
-        // SAFETY: the private data outlive the view.
-        Ok(unsafe { View::new(param) })
+        View::with_private(param, private)
     }
 
     pub(super) fn connect(&self, private: &[u8]) -> Result<(), Errno> {
@@ -173,8 +168,7 @@ impl Id {
     }
 
     pub(super) fn reject(&self) {
-        // SAFETY: there are no private data.
-        let _ = unsafe { rdma_reject(self.handle(), ptr::null(), 0) };
+        let _ = rdma_reject(self.handle(), Buffer::NONE);
     }
 
     pub(super) fn disconnect(&self) {
@@ -184,7 +178,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: `self` owns the ID, whose events are acknowledged before the drop.
-        let _ = id::destroy(unsafe { Last::new(self.0) });
+        // The events of the ID are acknowledged before the drop.
+        let _ = id::destroy(self.0.take());
     }
 }

@@ -17,14 +17,14 @@ use rocade_rsockets::datagram::{MAX_HEADER, MAX_LEN, UdpHeader, decode_source, e
 use super::{
     address,
     endpoint::{AddressHandle, DatagramRoute, Endpoint},
-    iov::Cursor,
+    iov::{Source, Target},
     options::Options,
     process::Process,
     queue::Queue,
     sys,
     wait::{END, IN, OUT, Waiters, Waker},
 };
-use crate::{ffi::Errno, id::address_len};
+use crate::{args::address_len, ffi::Errno};
 
 /// The maximum number of known peers. When it is exceeded, all peers are resolved again.
 const MOST_PEERS: usize = 4096;
@@ -257,7 +257,7 @@ impl DatagramSocket {
     pub(super) fn send(
         self: &Arc<Self>,
         process: &'static Process,
-        from: &mut Cursor,
+        from: &mut Source<'_>,
         to: Option<SocketAddr>,
     ) -> Result<usize, Errno> {
         self.begin(process)?;
@@ -311,7 +311,11 @@ impl DatagramSocket {
     }
 
     /// `rrecvfrom`: returns the length of the datagram, truncated to the room, and its sender.
-    pub(super) fn recv(&self, to: &mut Cursor, peek: bool) -> Result<(usize, SocketAddr), Errno> {
+    pub(super) fn recv(
+        &self,
+        to: &mut Target<'_>,
+        peek: bool,
+    ) -> Result<(usize, SocketAddr), Errno> {
         let mut state = self.state.lock();
         state.turn();
         if state.closed {
@@ -382,12 +386,12 @@ impl DatagramSocket {
                 .route
                 .as_ref()
                 .is_some_and(|(_, route)| route.qpn == header.qpn);
-            (!is_known).then_some((endpoint.local, endpoint.domain()))
+            (!is_known).then(|| (endpoint.local, endpoint.domain()))
         };
         // Resolving waits for events, and therefore runs without the lock.
         let found = asked.and_then(|(local, domain)| {
             let route = DatagramRoute::find(local, from.ip(), header.qpn).ok()?;
-            let handle = AddressHandle::new(domain, &route).ok()?;
+            let handle = AddressHandle::new(domain.ok()?, &route).ok()?;
             Some((handle, route))
         });
         let mut state = self.state.lock();

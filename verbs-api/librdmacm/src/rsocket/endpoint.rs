@@ -2,14 +2,12 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    ptr,
     time::{Duration, Instant},
 };
 
 use rocade_abi::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_QPT_UD, IBV_SEND_INLINE, IBV_WC_SUCCESS, IBV_WR_SEND, ibv_ah,
-    ibv_ah_attr, ibv_context, ibv_gid, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr,
-    ibv_send_wr_remote, ibv_send_wr_ud,
+    IBV_ACCESS_LOCAL_WRITE, IBV_QPT_UD, IBV_WC_SUCCESS, IBV_WR_SEND, ibv_ah, ibv_ah_attr,
+    ibv_context, ibv_gid, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_send_wr,
 };
 use rocade_rsockets::datagram::MAX_LEN;
 
@@ -17,13 +15,14 @@ use super::{
     cm::Id,
     memory::Buffer,
     options::Options,
-    queue::{self, Queue},
+    queue::{self, Data, Queue, To},
 };
 use crate::{
-    args::{Handle, In, Last, Out, zeroed},
+    args::{Handle, In, New, Out, Room, View, gid_bytes, member, zeroed},
+    devices,
     engine::verbs,
     ffi::Errno,
-    id::PS_UDP,
+    id::{IdObject, PS_UDP},
     qp::{extended, make_qp, rdma_destroy_qp},
 };
 
@@ -40,27 +39,18 @@ const MAX_SLOTS: u32 = 4096;
 /// The number of GID table entries that are searched.
 const GIDS: i32 = 256;
 
-/// The protection domain of an endpoint.
-#[derive(Clone, Copy)]
-pub(super) struct Domain(*mut ibv_pd);
-
 /// The queue pair for one local address.
 pub(super) struct Endpoint {
     pub(super) local: IpAddr,
-    qp: *mut ibv_qp,
     pub(super) queue: Queue,
     send: Buffer,
     recv: Buffer,
     free: Vec<usize>,
     send_slots: usize,
     inline: usize,
-    pd: *mut ibv_pd,
     // The last member, because the ID must outlive its queue pair.
     id: Id,
 }
-
-// SAFETY: objects of libibverbs, which any thread may use.
-unsafe impl Send for Endpoint {}
 
 /// Returns the number of slots for a buffer size in bytes. Each datagram occupies one slot.
 fn slots(asked: u16, bytes: u32) -> u32 {
@@ -72,9 +62,7 @@ impl Endpoint {
     pub(super) fn new(local: IpAddr, options: &Options) -> Result<Self, Errno> {
         let id = Id::new(Handle::NULL, 0, PS_UDP)?;
         id.bind(SocketAddr::new(local, 0))?;
-        let (device, pd) = (id.device()?, id.pd()?.as_ptr());
-        // SAFETY: that of the ID, which this endpoint keeps.
-        let domain = unsafe { Handle::new(pd) };
+        let (device, domain) = (id.device()?, id.pd()?);
         let send_slots = slots(options.send_slots, options.send_buffer);
         let recv_slots = slots(options.recv_slots, options.recv_buffer);
         let queue = Queue::new(device, send_slots + recv_slots)?;
@@ -83,8 +71,8 @@ impl Endpoint {
         let recv = Buffer::new(domain, bytes(recv_slots, SLOT), IBV_ACCESS_LOCAL_WRITE)?;
         let inline = options.inline.min(1024);
         let mut attr: ibv_qp_init_attr = zeroed();
-        attr.send_cq = queue.cq;
-        attr.recv_cq = queue.cq;
+        attr.send_cq = queue.cq().as_ptr();
+        attr.recv_cq = queue.cq().as_ptr();
         attr.qp_type = IBV_QPT_UD;
         attr.sq_sig_all = 1;
         attr.cap.max_send_wr = send_slots;
@@ -93,18 +81,17 @@ impl Endpoint {
         attr.cap.max_recv_sge = 1;
         attr.cap.max_inline_data = inline.into();
         // SAFETY: it names the queue of this endpoint.
-        unsafe { make_qp(id.object()?, &mut extended(ptr::null_mut(), &attr)) }?;
+        let attr = unsafe { View::new(attr) };
+        make_qp(id.object()?, extended(Handle::NULL, attr, attr.qp_type))?;
         let send_slots = usize::try_from(send_slots).unwrap_or(0);
         let endpoint = Self {
             local,
-            qp: id.object()?.qp().as_ptr(),
             queue,
             send,
             recv,
             free: (0..send_slots).collect(),
             send_slots,
             inline: inline.into(),
-            pd,
             id,
         };
         for slot in 0..usize::try_from(recv_slots).unwrap_or(0) {
@@ -114,12 +101,17 @@ impl Endpoint {
     }
 
     pub(super) fn qpn(&self) -> u32 {
-        // SAFETY: alive as long as `self`.
-        unsafe { (*self.qp).qp_num }
+        self.qp().member(member!(ibv_qp, qp_num)).unwrap_or(0)
     }
 
-    pub(super) const fn domain(&self) -> Domain {
-        Domain(self.pd)
+    /// Returns the queue pair, which lives as long as this value. NULL in a forked child.
+    fn qp(&self) -> Handle<'_, ibv_qp> {
+        self.id.object().map_or(Handle::NULL, IdObject::qp)
+    }
+
+    /// Returns the protection domain, which is that of the device.
+    pub(super) fn domain(&self) -> Result<Handle<'static, ibv_pd>, Errno> {
+        Ok(devices::of(self.id.device()?)?.pd)
     }
 
     pub(super) fn can_send(&self) -> bool {
@@ -128,15 +120,8 @@ impl Endpoint {
 
     fn post_recv(&self, slot: usize) -> Result<(), Errno> {
         let len = u32::try_from(SLOT).unwrap_or(0);
-        let mut sge = queue::sge(self.recv.addr(slot * SLOT), len, self.recv.lkey());
-        let mut wr = ibv_recv_wr {
-            wr_id: RECV | slot as u64,
-            next: ptr::null_mut(),
-            sg_list: &raw mut sge,
-            num_sge: 1,
-        };
-        // SAFETY: a live queue pair.
-        unsafe { queue::post_recv(self.qp, &mut wr) }
+        let sge = queue::sge(self.recv.addr(slot * SLOT), len, self.recv.lkey());
+        queue::post_recv(self.qp(), RECV | slot as u64, sge)
     }
 
     /// Polls the CQ, and calls `each` with every received datagram.
@@ -155,8 +140,7 @@ impl Endpoint {
             }
             let len = usize::try_from(wc.byte_len).unwrap_or(0);
             let len = len.saturating_sub(GRH_LEN).min(MAX_LEN);
-            // SAFETY: as many bytes are writable.
-            let got = unsafe { recv.get(slot * SLOT + GRH_LEN, bytes.as_mut_ptr(), len) };
+            let got = recv.get(slot * SLOT + GRH_LEN, Room::of(&mut bytes[..len]));
             if got.is_ok() {
                 each(&bytes[..len]);
             }
@@ -179,28 +163,17 @@ impl Endpoint {
         let slot = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
         let len = u32::try_from(bytes.len()).map_err(|_| Errno(libc::EMSGSIZE))?;
         let mut wr: ibv_send_wr = zeroed();
-        let mut sge = if bytes.len() <= self.inline {
-            wr.send_flags = IBV_SEND_INLINE;
-            queue::sge(bytes.as_ptr().expose_provenance() as u64, len, 0)
+        let data = if bytes.len() <= self.inline {
+            Data::Inline(bytes)
         } else {
             let place = slot * MAX_LEN;
             self.send.write(place, bytes);
-            queue::sge(self.send.addr(place), len, self.send.lkey())
+            Data::Registered(queue::sge(self.send.addr(place), len, self.send.lkey()))
         };
         wr.wr_id = slot as u64;
-        wr.sg_list = &raw mut sge;
-        wr.num_sge = 1;
         wr.opcode = IBV_WR_SEND;
-        wr.wr = ibv_send_wr_remote {
-            ud: ibv_send_wr_ud {
-                ah: handle.0,
-                remote_qpn: route.qpn,
-                remote_qkey: QKEY,
-            },
-        };
-        // SAFETY: the queue pair and the address handle are alive. The bytes are on the stack or in
-        // `send`.
-        let posted = unsafe { queue::post_send(self.qp, &mut wr) };
+        let to = To::Datagram(handle.0.handle(), route.qpn, QKEY);
+        let posted = queue::post_send(self.qp(), &wr, data, to);
         if posted.is_err() {
             self.free.push(slot);
         }
@@ -269,8 +242,7 @@ fn gid_index(device: Handle<'_, ibv_context>, wanted: ibv_gid) -> Result<u8, Err
         if verbs.ibv_query_gid(device, 1, index, Out::of(&mut gid)) != 0 {
             break;
         }
-        // SAFETY: each is 16 bytes.
-        if unsafe { gid.raw == wanted.raw } {
+        if gid_bytes(&gid) == gid_bytes(&wanted) {
             return u8::try_from(index).map_err(|_| Errno::INVAL);
         }
     }
@@ -278,25 +250,18 @@ fn gid_index(device: Handle<'_, ibv_context>, wanted: ibv_gid) -> Result<u8, Err
 }
 
 /// An address handle.
-pub(super) struct AddressHandle(*mut ibv_ah);
-
-// SAFETY: an object of libibverbs, which any thread may use.
-unsafe impl Send for AddressHandle {}
+pub(super) struct AddressHandle(New<ibv_ah>);
 
 impl AddressHandle {
-    pub(super) fn new(domain: Domain, route: &DatagramRoute) -> Result<Self, Errno> {
-        // SAFETY: the domain of an endpoint, which is alive.
-        let pd = unsafe { Handle::new(domain.0) };
-        let made = verbs()?.ibv_create_ah(pd, In::of(&route.attr));
-        Ok(Self(Errno::made(made)?))
+    pub(super) fn new(pd: Handle<'_, ibv_pd>, route: &DatagramRoute) -> Result<Self, Errno> {
+        Ok(Self(verbs()?.ibv_create_ah(pd, In::of(&route.attr))?))
     }
 }
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: created above.
-            verbs.ibv_destroy_ah(unsafe { Last::new(self.0) });
+            verbs.ibv_destroy_ah(self.0.take());
         }
     }
 }

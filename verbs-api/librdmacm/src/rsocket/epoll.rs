@@ -29,7 +29,10 @@ use super::{
     sys,
     wait::Waker,
 };
-use crate::ffi::Errno;
+use crate::{
+    args::{In, Places},
+    ffi::Errno,
+};
 
 /// The events of epoll(7) that are events of poll(2).
 const POLL_EVENTS: u32 = 0x3fff;
@@ -273,15 +276,15 @@ pub(crate) extern "C" fn repoll_create(flags: c_int) -> c_int {
 }
 
 /// `repoll_ctl`.
-pub(crate) unsafe extern "C" fn repoll_ctl(
+pub(crate) fn repoll_ctl(
     set: c_int,
     operation: c_int,
     fd: c_int,
-    event: *mut epoll_event,
+    event: In<'_, epoll_event>,
 ) -> c_int {
     call(|| {
-        // SAFETY: by contract NULL or valid.
-        let event = unsafe { event.as_ref() };
+        let event = event.optional();
+        let event = event.as_deref();
         let process = process()?;
         let set = process.set(set).ok_or_else(|| sys::not_a_set(set))?;
         match process.socket(fd) {
@@ -292,25 +295,21 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
 }
 
 /// `repoll_wait`.
-pub(crate) unsafe extern "C" fn repoll_wait(
-    set: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    limit: c_int,
-) -> c_int {
+pub(crate) fn repoll_wait(set: c_int, events: Places<'_, epoll_event>, limit: c_int) -> c_int {
     number(|| {
         let process = process()?;
         let set = process.set(set).ok_or_else(|| sys::not_a_set(set))?;
-        let most = usize::try_from(most).ok().filter(|most| *most > 0);
-        let most = most.ok_or(Errno::INVAL)?;
+        let most = events.len();
+        if most == 0 {
+            return Err(Errno::INVAL);
+        }
         if events.is_null() {
             return Err(Errno(libc::EFAULT));
         }
         let limit = u64::try_from(limit).ok().map(Duration::from_millis);
         let ready = set.wait(process, most, limit)?;
         for (at, event) in ready.iter().enumerate() {
-            // SAFETY: by contract space for `most` events.
-            unsafe { events.add(at).write_unaligned(*event) };
+            events.at(at).write(*event)?;
         }
         Ok(c_int::try_from(ready.len()).unwrap_or(c_int::MAX))
     })

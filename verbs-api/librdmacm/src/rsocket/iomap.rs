@@ -2,22 +2,19 @@
 
 use std::ffi::{c_int, c_void};
 
-use rocade_abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_mr};
+use rocade_abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
 use rocade_rsockets::{Iomap, Sge, Stream};
 
 use super::{
+    memory::Region,
     stream::{Phase, StreamSocket},
     stream_qp::StreamQp,
 };
-use crate::{
-    args::Last,
-    engine::{Lent, verbs},
-    ffi::Errno,
-};
+use crate::{engine::Lent, ffi::Errno};
 
 /// A mapped range.
 struct Map {
-    mr: *mut ibv_mr,
+    mr: Region,
     start: usize,
     len: usize,
     /// The entry in the peer's list, or `None` if only this side writes to the range.
@@ -25,18 +22,6 @@ struct Map {
     offset: u64,
     /// Set once the peer has the entry.
     told: bool,
-}
-
-// SAFETY: a region of libibverbs, which any thread may use.
-unsafe impl Send for Map {}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        if let Ok(verbs) = verbs() {
-            // SAFETY: registered in the constructor.
-            verbs.ibv_dereg_mr(unsafe { Last::new(self.mr) });
-        }
-    }
 }
 
 /// The mapped ranges of a socket.
@@ -59,8 +44,7 @@ impl Maps {
                 offset: map.offset,
                 sge: Sge {
                     addr: map.start as u64,
-                    // SAFETY: alive as long as `self`.
-                    key: unsafe { (*map.mr).rkey },
+                    key: map.mr.rkey(),
                     length: u32::try_from(map.len).unwrap_or(u32::MAX),
                 },
             };
@@ -82,12 +66,9 @@ impl Maps {
 
 impl StreamSocket {
     /// `riomap`: returns the offset of the range.
-    ///
-    /// # Safety
-    /// The range must stay valid until it is unmapped or the socket is closed.
-    pub(super) unsafe fn map(
+    pub(super) fn map(
         &self,
-        start: *mut c_void,
+        lent: Lent,
         len: usize,
         prot: c_int,
         offset: i64,
@@ -110,10 +91,8 @@ impl StreamSocket {
             index = Some(state.maps.free_index(entries).ok_or(Errno(libc::ENOMEM))?);
         }
         let access = c_int::try_from(access).map_err(|_| Errno::INVAL)?;
-        // SAFETY: by contract a range that the program lends.
-        let lent = unsafe { Lent::new(start) };
-        let mr = Errno::made(verbs()?.ibv_reg_mr(pd, lent, len, access))?;
-        let start = start.expose_provenance();
+        let start = lent.expose();
+        let mr = Region::new(pd, lent, len, access)?;
         let at = match offset {
             -1 => start as u64,
             offset => offset.cast_unsigned(),

@@ -8,7 +8,7 @@ use std::{
 use rocade_abi::{ibv_mr, ibv_pd};
 
 use crate::{
-    args::{Handle, Last},
+    args::{self, Bytes, FromC, Handle, New, Room, member},
     engine::{Lent, verbs},
     ffi::Errno,
 };
@@ -16,20 +16,89 @@ use crate::{
 /// Registered pages. Peers can write to them at any time, so they are only copied and never
 /// borrowed.
 pub(super) struct Buffer {
-    start: NonNull<u8>,
-    len: usize,
-    mr: *mut ibv_mr,
+    // The region ends before its pages.
+    mr: Region,
+    pages: Pages,
 }
-
-// SAFETY: the pages and the region may be used from any thread.
-unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// # Errors
     /// `ENOMEM`, or the error of the memory registration.
     pub(super) fn new(pd: Handle<'_, ibv_pd>, len: usize, access: u32) -> Result<Self, Errno> {
-        let len = len.max(1);
         let access = c_int::try_from(access).map_err(|_| Errno::INVAL)?;
+        let pages = Pages::new(len.max(1))?;
+        // SAFETY: memory that lives until the region is deregistered, and is only copied.
+        let start: Lent = unsafe { FromC::from_c(pages.start.as_ptr().cast::<c_void>()) };
+        let mr = Region::new(pd, start, pages.len, access)?;
+        Ok(Self { mr, pages })
+    }
+
+    /// Returns the address of an offset.
+    pub(super) fn addr(&self, at: usize) -> u64 {
+        self.pages.place(at).expose_provenance() as u64
+    }
+
+    pub(super) fn lkey(&self) -> u32 {
+        self.mr
+            .0
+            .handle()
+            .member(member!(ibv_mr, lkey))
+            .unwrap_or(0)
+    }
+
+    pub(super) fn rkey(&self) -> u32 {
+        self.mr.rkey()
+    }
+
+    fn check(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let end = at.checked_add(len).ok_or(Errno::INVAL)?;
+        if end > self.pages.len {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// Copies into the buffer.
+    pub(super) fn put(&self, at: usize, from: args::Buffer<'_>) -> Result<(), Errno> {
+        self.check(at, from.len())?;
+        // SAFETY: inside the pages.
+        let to: Room<'_> = unsafe { Bytes::new(self.pages.place(at), from.len()) };
+        to.copy_from(from);
+        Ok(())
+    }
+
+    /// Copies out of the buffer.
+    pub(super) fn get(&self, at: usize, to: Room<'_>) -> Result<(), Errno> {
+        self.check(at, to.len())?;
+        // SAFETY: inside the pages.
+        to.copy_from(unsafe { Bytes::new(self.pages.place(at), to.len()) });
+        Ok(())
+    }
+
+    /// Returns a copy of `N` bytes, or zeroes if the range is out of bounds.
+    pub(super) fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        let _ = self.get(at, Room::of(&mut bytes));
+        bytes
+    }
+
+    /// Writes bytes, unless the range is out of bounds.
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+        let _ = self.put(at, args::Buffer::of(bytes));
+    }
+}
+
+/// Anonymous pages.
+struct Pages {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: any thread may use the pages.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    fn new(len: usize) -> Result<Self, Errno> {
         let (prot, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -39,87 +108,49 @@ impl Buffer {
         if pages == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        let mut buffer = Self {
-            start: NonNull::new(pages.cast()).ok_or(Errno(libc::ENOMEM))?,
-            len,
-            mr: ptr::null_mut(),
-        };
-        let verbs = verbs()?;
-        // SAFETY: memory that lives until the region is deregistered, and is only copied.
-        let start = unsafe { Lent::new(pages) };
-        buffer.mr = Errno::made(verbs.ibv_reg_mr(pd, start, len, access))?;
-        Ok(buffer)
+        let start = NonNull::new(pages.cast()).ok_or(Errno(libc::ENOMEM))?;
+        Ok(Self { start, len })
     }
 
-    /// Returns the address of an offset.
-    pub(super) fn addr(&self, at: usize) -> u64 {
-        self.start.as_ptr().wrapping_add(at).expose_provenance() as u64
-    }
-
-    pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: alive as long as `self`.
-        unsafe { (*self.mr).lkey }
-    }
-
-    pub(super) fn rkey(&self) -> u32 {
-        // SAFETY: alive as long as `self`.
-        unsafe { (*self.mr).rkey }
-    }
-
-    fn place(&self, at: usize, len: usize) -> Result<*mut u8, Errno> {
-        let end = at.checked_add(len).ok_or(Errno::INVAL)?;
-        if end > self.len {
-            return Err(Errno::INVAL);
-        }
-        Ok(self.start.as_ptr().wrapping_add(at))
-    }
-
-    /// Copies into the buffer.
-    ///
-    /// # Safety
-    /// `from` must be readable for `len` bytes.
-    pub(super) unsafe fn put(&self, at: usize, from: *const u8, len: usize) -> Result<(), Errno> {
-        let place = self.place(at, len)?;
-        // SAFETY: by contract, and inside the pages.
-        unsafe { ptr::copy_nonoverlapping(from, place, len) };
-        Ok(())
-    }
-
-    /// Copies out of the buffer.
-    ///
-    /// # Safety
-    /// `to` must be writable for `len` bytes.
-    pub(super) unsafe fn get(&self, at: usize, to: *mut u8, len: usize) -> Result<(), Errno> {
-        let place = self.place(at, len)?;
-        // SAFETY: by contract, and inside the pages.
-        unsafe { ptr::copy_nonoverlapping(place, to, len) };
-        Ok(())
-    }
-
-    /// Returns a copy of `N` bytes, or zeroes if the range is out of bounds.
-    pub(super) fn read<const N: usize>(&self, at: usize) -> [u8; N] {
-        let mut bytes = [0; N];
-        // SAFETY: writable for its length.
-        let _ = unsafe { self.get(at, bytes.as_mut_ptr(), N) };
-        bytes
-    }
-
-    /// Writes bytes, unless the range is out of bounds.
-    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
-        // SAFETY: readable for its length.
-        let _ = unsafe { self.put(at, bytes.as_ptr(), bytes.len()) };
+    fn place(&self, at: usize) -> *const c_void {
+        self.start.as_ptr().wrapping_add(at).cast()
     }
 }
 
-impl Drop for Buffer {
+impl Drop for Pages {
     fn drop(&mut self) {
-        if !self.mr.is_null()
-            && let Ok(verbs) = verbs()
-        {
-            // SAFETY: made in `new`.
-            verbs.ibv_dereg_mr(unsafe { Last::new(self.mr) });
-        }
         // SAFETY: mapped in `new`, and not used any more.
         unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
+    }
+}
+
+/// A memory region of a socket, which is deregistered with this value.
+pub(super) struct Region(New<ibv_mr>);
+
+impl Region {
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// The error of the memory registration.
+    pub(super) fn new(
+        pd: Handle<'_, ibv_pd>,
+        start: Lent,
+        len: usize,
+        access: c_int,
+    ) -> Result<Self, Errno> {
+        Ok(Self(verbs()?.ibv_reg_mr(pd, start, len, access)?))
+    }
+
+    /// Returns the key for the peer.
+    pub(super) fn rkey(&self) -> u32 {
+        self.0.handle().member(member!(ibv_mr, rkey)).unwrap_or(0)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Ok(verbs) = verbs() {
+            verbs.ibv_dereg_mr(self.0.take());
+        }
     }
 }

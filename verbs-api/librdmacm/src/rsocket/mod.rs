@@ -30,19 +30,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use libc::{fd_set, iovec, msghdr, pollfd, sockaddr, socklen_t, timeval};
+use libc::{msghdr, pollfd, timeval};
 use rocade_abi::AF_IB;
 use rocade_rsockets::How;
 
+pub(crate) use self::poll::FdSet;
 use self::{
     datagram::DatagramSocket,
-    iov::Cursor,
+    iov::{Cursor, Source, Target},
     options::{Options, SOL_RDMA},
     process::{Process, Socket, process},
     stream::{Flags, StreamSocket},
 };
 use crate::{
+    args::{Answer, Buffer, In, InOut, Places, Reads, Room, Scattered, Writes, member},
     devices,
+    engine::Lent,
     ffi::{Errno, number_call},
 };
 
@@ -113,11 +116,10 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
 }
 
 /// `rbind`.
-pub(crate) unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+pub(crate) fn rbind(fd: c_int, addr: Buffer<'_>) -> c_int {
     call(|| {
         let (process, socket) = find(fd)?;
-        // SAFETY: by contract readable for its length.
-        let addr = unsafe { address::read(addr, len) }?;
+        let addr = address::read(addr)?;
         match socket {
             Socket::Stream(socket) => socket.bind(process, addr),
             Socket::Datagram(socket) => socket.bind(process, addr),
@@ -134,15 +136,10 @@ pub(crate) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
 }
 
 /// `rconnect`.
-pub(crate) unsafe extern "C" fn rconnect(
-    fd: c_int,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> c_int {
+pub(crate) fn rconnect(fd: c_int, addr: Buffer<'_>) -> c_int {
     call(|| {
         let (process, socket) = find(fd)?;
-        // SAFETY: by contract readable for its length.
-        let addr = unsafe { address::read(addr, len) }?;
+        let addr = address::read(addr)?;
         match socket {
             Socket::Stream(socket) => socket.connect(process, addr),
             Socket::Datagram(socket) => socket.connect(process, addr),
@@ -172,16 +169,7 @@ pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
 }
 
 /// Implements all receive calls.
-///
-/// # Safety
-/// `addr` and `len` as for `rrecvfrom`.
-unsafe fn receive(
-    fd: c_int,
-    mut to: Cursor,
-    flags: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> Result<usize, Errno> {
+fn receive(fd: c_int, mut to: Target<'_>, flags: c_int, addr: Answer<'_>) -> Result<usize, Errno> {
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
@@ -212,10 +200,9 @@ unsafe fn receive(
     };
     if let Some(source) = source
         && !addr.is_null()
-        && !len.is_null()
+        && !addr.has_no_length()
     {
-        // SAFETY: by contract writable.
-        unsafe { address::write(source, domain, addr, len) }?;
+        address::write(source, domain, addr)?;
     }
     Ok(got)
 }
@@ -223,7 +210,7 @@ unsafe fn receive(
 /// Implements all send calls.
 fn send(
     fd: c_int,
-    mut from: Cursor,
+    mut from: Source<'_>,
     flags: c_int,
     to: Option<std::net::SocketAddr>,
 ) -> Result<usize, Errno> {
@@ -253,184 +240,112 @@ fn send(
 }
 
 /// `rrecv`.
-pub(crate) unsafe extern "C" fn rrecv(
-    fd: c_int,
-    to: *mut c_void,
-    len: usize,
-    flags: c_int,
-) -> isize {
-    // SAFETY: same contract.
-    unsafe {
-        rrecvfrom(
-            fd,
-            to,
-            len,
-            flags,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-        )
-    }
+pub(crate) fn rrecv(fd: c_int, to: Room<'_>, flags: c_int) -> isize {
+    rrecvfrom(fd, to, flags, Answer::none())
 }
 
 /// `rrecvfrom`.
-pub(crate) unsafe extern "C" fn rrecvfrom(
-    fd: c_int,
-    to: *mut c_void,
-    len: usize,
-    flags: c_int,
-    addr: *mut sockaddr,
-    addr_len: *mut socklen_t,
-) -> isize {
-    bytes(|| {
-        // SAFETY: by contract writable.
-        let to = unsafe { Cursor::one(to.cast(), len) }?;
-        // SAFETY: by contract.
-        unsafe { receive(fd, to, flags, addr, addr_len) }
-    })
+pub(crate) fn rrecvfrom(fd: c_int, to: Room<'_>, flags: c_int, addr: Answer<'_>) -> isize {
+    bytes(|| receive(fd, Cursor::one(to)?, flags, addr))
 }
 
 /// `rrecvmsg`, which returns no control messages.
-pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> isize {
+pub(crate) fn rrecvmsg(fd: c_int, msg: InOut<'_, msghdr>, flags: c_int) -> isize {
     bytes(|| {
-        // SAFETY: by contract NULL or valid.
-        let msg = unsafe { msg.as_mut() }.ok_or(Errno(libc::EFAULT))?;
-        // SAFETY: by contract, and writable.
-        let to = unsafe { Cursor::several(msg.msg_iov, msg.msg_iovlen) }?;
-        let mut len = msg.msg_namelen;
-        // SAFETY: by contract.
-        let got = unsafe { receive(fd, to, flags, msg.msg_name.cast(), &raw mut len) }?;
-        msg.msg_namelen = if msg.msg_name.is_null() { 0 } else { len };
-        msg.msg_controllen = 0;
-        msg.msg_flags = 0;
+        let (buffers, name) = msg.message().map_err(|_| Errno(libc::EFAULT))?;
+        let got = receive(fd, Cursor::several(buffers)?, flags, name)?;
+        if name.is_null() {
+            name.set_len(0);
+        }
+        msg.set(member!(msghdr, msg_controllen), 0)?;
+        msg.set(member!(msghdr, msg_flags), 0)?;
         Ok(got)
     })
 }
 
 /// `rread`.
-pub(crate) unsafe extern "C" fn rread(fd: c_int, to: *mut c_void, len: usize) -> isize {
-    // SAFETY: same contract.
-    unsafe { rrecv(fd, to, len, 0) }
-}
-
-/// Converts the number of buffers of readv(2) and writev(2).
-fn entry_count(count: c_int) -> Result<usize, Errno> {
-    usize::try_from(count).map_err(|_| Errno::INVAL)
+pub(crate) fn rread(fd: c_int, to: Room<'_>) -> isize {
+    rrecv(fd, to, 0)
 }
 
 /// `rreadv`.
-pub(crate) unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, count: c_int) -> isize {
-    bytes(|| {
-        // SAFETY: by contract, and writable.
-        let to = unsafe { Cursor::several(iov, entry_count(count)?) }?;
-        // SAFETY: no address.
-        unsafe { receive(fd, to, 0, std::ptr::null_mut(), std::ptr::null_mut()) }
-    })
+pub(crate) fn rreadv(fd: c_int, buffers: Scattered<'_, Writes>) -> isize {
+    bytes(|| receive(fd, Cursor::several(buffers)?, 0, Answer::none()))
 }
 
 /// `rsend`.
-pub(crate) unsafe extern "C" fn rsend(
-    fd: c_int,
-    from: *const c_void,
-    len: usize,
-    flags: c_int,
-) -> isize {
-    bytes(|| {
-        // SAFETY: by contract readable.
-        let from = unsafe { Cursor::one(from.cast(), len) }?;
-        send(fd, from, flags, None)
-    })
+pub(crate) fn rsend(fd: c_int, from: Buffer<'_>, flags: c_int) -> isize {
+    bytes(|| send(fd, Cursor::one(from)?, flags, None))
 }
 
 /// `rsendto`.
-pub(crate) unsafe extern "C" fn rsendto(
-    fd: c_int,
-    from: *const c_void,
-    len: usize,
-    flags: c_int,
-    addr: *const sockaddr,
-    addr_len: socklen_t,
-) -> isize {
+pub(crate) fn rsendto(fd: c_int, from: Buffer<'_>, flags: c_int, addr: Buffer<'_>) -> isize {
     bytes(|| {
-        // SAFETY: by contract readable.
-        let from = unsafe { Cursor::one(from.cast(), len) }?;
+        let from = Cursor::one(from)?;
         let to = if addr.is_null() {
             None
         } else {
-            // SAFETY: by contract readable for its length.
-            Some(unsafe { address::read(addr, addr_len) }?)
+            Some(address::read(addr)?)
         };
         send(fd, from, flags, to)
     })
 }
 
 /// `rsendmsg`, which accepts no control messages.
-pub(crate) unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> isize {
+pub(crate) fn rsendmsg(fd: c_int, msg: In<'_, msghdr>, flags: c_int) -> isize {
     bytes(|| {
-        // SAFETY: by contract NULL or valid.
-        let msg = unsafe { msg.as_ref() }.ok_or(Errno(libc::EFAULT))?;
+        let (msg, buffers, name) = msg.message().map_err(|_| Errno(libc::EFAULT))?;
         if !msg.msg_control.is_null() && msg.msg_controllen > 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        // SAFETY: by contract, and readable.
-        let from = unsafe { Cursor::several(msg.msg_iov, msg.msg_iovlen) }?;
-        let to = if msg.msg_name.is_null() || msg.msg_namelen == 0 {
+        let from = Cursor::several(buffers)?;
+        let to = if name.is_null() || name.len() == 0 {
             None
         } else {
-            // SAFETY: by contract readable for its length.
-            Some(unsafe { address::read(msg.msg_name.cast(), msg.msg_namelen) }?)
+            Some(address::read(name)?)
         };
         send(fd, from, flags, to)
     })
 }
 
 /// `rwrite`.
-pub(crate) unsafe extern "C" fn rwrite(fd: c_int, from: *const c_void, len: usize) -> isize {
-    // SAFETY: same contract.
-    unsafe { rsend(fd, from, len, 0) }
+pub(crate) fn rwrite(fd: c_int, from: Buffer<'_>) -> isize {
+    rsend(fd, from, 0)
 }
 
 /// `rwritev`.
-pub(crate) unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, count: c_int) -> isize {
-    bytes(|| {
-        // SAFETY: by contract, and readable.
-        let from = unsafe { Cursor::several(iov, entry_count(count)?) }?;
-        send(fd, from, 0, None)
-    })
+pub(crate) fn rwritev(fd: c_int, buffers: Scattered<'_, Reads>) -> isize {
+    bytes(|| send(fd, Cursor::several(buffers)?, 0, None))
 }
 
 /// `rpoll`.
-pub(crate) unsafe extern "C" fn rpoll(
-    fds: *mut pollfd,
-    count: libc::nfds_t,
-    limit: c_int,
-) -> c_int {
+pub(crate) fn rpoll(fds: Places<'_, pollfd>, limit: c_int) -> c_int {
     number(|| {
-        let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-        let fds = if count == 0 {
-            &mut []
-        } else if fds.is_null() {
+        if fds.is_null() && fds.len() > 0 {
             return Err(Errno(libc::EFAULT));
-        } else {
-            // SAFETY: by contract as many entries.
-            unsafe { std::slice::from_raw_parts_mut(fds, count) }
-        };
+        }
+        let places = (0..fds.len()).map(|index| fds.at(index));
+        let entries = places.clone().map(|place| Ok(*place.read()?));
+        let mut entries = entries.collect::<Result<Vec<pollfd>, Errno>>()?;
         let limit = u64::try_from(limit).ok().map(Duration::from_millis);
-        let ready = poll::poll(process()?, fds, limit)?;
+        let ready = poll::poll(process()?, &mut entries, limit)?;
+        for (place, entry) in places.zip(&entries) {
+            place.set(member!(pollfd, revents), entry.revents)?;
+        }
         Ok(c_int::try_from(ready).unwrap_or(c_int::MAX))
     })
 }
 
 /// `rselect`.
-pub(crate) unsafe extern "C" fn rselect(
+pub(crate) fn rselect(
     count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    limit: *mut timeval,
+    read: InOut<'_, FdSet>,
+    write: InOut<'_, FdSet>,
+    except: InOut<'_, FdSet>,
+    limit: In<'_, timeval>,
 ) -> c_int {
     number(|| {
-        // SAFETY: by contract NULL or valid.
-        let limit = match unsafe { limit.as_ref() } {
+        let limit = match limit.optional() {
             None => None,
             Some(limit) => {
                 let seconds = u64::try_from(limit.tv_sec).map_err(|_| Errno::INVAL)?;
@@ -438,8 +353,7 @@ pub(crate) unsafe extern "C" fn rselect(
                 Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
             }
         };
-        // SAFETY: by contract NULL or valid.
-        let bits = unsafe { poll::select(process()?, count, [read, write, except], limit) }?;
+        let bits = poll::select(process()?, count, [read, write, except], limit)?;
         Ok(c_int::try_from(bits).unwrap_or(c_int::MAX))
     })
 }
@@ -455,77 +369,52 @@ fn nowhere(domain: c_int) -> std::net::SocketAddr {
 }
 
 /// `rgetpeername`.
-pub(crate) unsafe extern "C" fn rgetpeername(
-    fd: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> c_int {
+pub(crate) fn rgetpeername(fd: c_int, addr: Answer<'_>) -> c_int {
     call(|| {
         let socket = find(fd)?.1;
         let peer = match &socket {
             Socket::Stream(socket) => socket.peer().ok_or(Errno(libc::ENOTCONN))?,
             Socket::Datagram(socket) => socket.peer_name()?,
         };
-        // SAFETY: by contract writable.
-        unsafe { address::write(peer, socket.domain(), addr, len) }
+        address::write(peer, socket.domain(), addr)
     })
 }
 
 /// `rgetsockname`.
-pub(crate) unsafe extern "C" fn rgetsockname(
-    fd: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> c_int {
+pub(crate) fn rgetsockname(fd: c_int, addr: Answer<'_>) -> c_int {
     call(|| {
         let socket = find(fd)?.1;
         let own = match &socket {
             Socket::Stream(socket) => socket.local().unwrap_or_else(|| nowhere(socket.domain)),
             Socket::Datagram(socket) => socket.local()?,
         };
-        // SAFETY: by contract writable.
-        unsafe { address::write(own, socket.domain(), addr, len) }
+        address::write(own, socket.domain(), addr)
     })
 }
 
 /// `rsetsockopt`.
-pub(crate) unsafe extern "C" fn rsetsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> c_int {
+pub(crate) fn rsetsockopt(fd: c_int, level: c_int, name: c_int, value: Buffer<'_>) -> c_int {
     call(|| {
         let (_, socket) = find(fd)?;
-        // SAFETY: by contract readable.
-        let value = unsafe { options::value(value, len) }?;
+        let value = options::value(value)?;
         match socket {
-            Socket::Stream(socket) => socket.set_option(level, name, value),
-            Socket::Datagram(socket) => socket.set_option(level, name, value),
+            Socket::Stream(socket) => socket.set_option(level, name, &value),
+            Socket::Datagram(socket) => socket.set_option(level, name, &value),
         }
     })
 }
 
 /// `rgetsockopt`.
-pub(crate) unsafe extern "C" fn rgetsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: *mut socklen_t,
-) -> c_int {
+pub(crate) fn rgetsockopt(fd: c_int, level: c_int, name: c_int, value: Answer<'_>) -> c_int {
     call(|| {
         let found = match find(fd)?.1 {
             Socket::Stream(socket) => socket.option(level, name)?,
             Socket::Datagram(socket) => match level {
                 SOL_RDMA => socket.state.lock().options.rdma(name)?,
-                // SAFETY: same contract.
-                _ => return unsafe { sys::option(socket.udp(), (level, name), value, len) },
+                _ => return sys::option(socket.udp(), (level, name), value),
             },
         };
-        // SAFETY: by contract writable.
-        unsafe { options::give(&found, value, len) }
+        options::give(&found, value)
     })
 }
 
@@ -562,9 +451,9 @@ pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, argument: usize) -> c
 }
 
 /// `riomap`.
-pub(crate) unsafe extern "C" fn riomap(
+pub(crate) fn riomap(
     fd: c_int,
-    start: *mut c_void,
+    range: Lent,
     len: usize,
     prot: c_int,
     _flags: c_int,
@@ -572,8 +461,7 @@ pub(crate) unsafe extern "C" fn riomap(
 ) -> libc::off_t {
     let result = number_call(|| {
         let (_, socket) = find_stream(fd)?;
-        // SAFETY: same contract.
-        let at = unsafe { socket.map(start, len, prot, offset) }?;
+        let at = socket.map(range, len, prot, offset)?;
         isize::try_from(at).map_err(|_| Errno::INVAL)
     });
     result as libc::off_t
@@ -585,17 +473,10 @@ pub(crate) extern "C" fn riounmap(fd: c_int, start: *mut c_void, len: usize) -> 
 }
 
 /// `riowrite`.
-pub(crate) unsafe extern "C" fn riowrite(
-    fd: c_int,
-    from: *const c_void,
-    len: usize,
-    offset: libc::off_t,
-    flags: c_int,
-) -> isize {
+pub(crate) fn riowrite(fd: c_int, from: Buffer<'_>, offset: libc::off_t, flags: c_int) -> isize {
     bytes(|| {
         let (_, socket) = find_stream(fd)?;
-        // SAFETY: by contract readable.
-        let mut from = unsafe { Cursor::one(from.cast(), len) }?;
+        let mut from = Cursor::one(from)?;
         let nonblocking = flags & libc::MSG_DONTWAIT != 0;
         socket.send_direct(&mut from, offset.cast_unsigned(), nonblocking)
     })

@@ -1,14 +1,7 @@
 //! Socket options.
 
-use std::{
-    ffi::{c_int, c_void},
-    mem::size_of,
-    ptr,
-    sync::atomic::Ordering,
-    time::Duration,
-};
+use std::{ffi::c_int, mem::size_of, sync::atomic::Ordering, time::Duration};
 
-use libc::socklen_t;
 use rocade_rsockets::{SEND_LOW_WATER, scale, unscale};
 
 use super::{
@@ -17,7 +10,10 @@ use super::{
     stream::{Phase, StreamSocket},
     sys,
 };
-use crate::ffi::Errno;
+use crate::{
+    args::{Answer, Buffer, gid_bytes},
+    ffi::Errno,
+};
 
 /// The level of the rsocket options, and their names.
 pub(super) const SOL_RDMA: c_int = 0x10000;
@@ -235,42 +231,24 @@ fn timeval(limit: Option<Duration>) -> Vec<u8> {
         .concat()
 }
 
-/// Returns the value of an option as a slice.
+/// Returns a copy of the value of an option.
 ///
-/// # Safety
-/// `value` must be NULL or readable for `len` bytes.
-pub(super) unsafe fn value<'a>(value: *const c_void, len: socklen_t) -> Result<&'a [u8], Errno> {
-    let len = usize::try_from(len).unwrap_or(0);
-    if len == 0 {
-        return Ok(&[]);
-    }
-    if value.is_null() {
+/// # Errors
+/// `EFAULT` for NULL.
+pub(super) fn value(value: Buffer<'_>) -> Result<Vec<u8>, Errno> {
+    if value.is_null() && value.len() > 0 {
         return Err(Errno(libc::EFAULT));
     }
-    // SAFETY: by contract.
-    Ok(unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) })
+    Ok(value.to_vec())
 }
 
 /// Writes the value of an option, truncated to the given capacity.
 ///
-/// # Safety
-/// `value` must be writable for `*len` bytes, and `len` must be NULL or valid.
-pub(super) unsafe fn give(
-    found: &[u8],
-    value: *mut c_void,
-    len: *mut socklen_t,
-) -> Result<(), Errno> {
-    // SAFETY: by contract.
-    let capacity = unsafe { len.as_mut() }.ok_or(Errno(libc::EFAULT))?;
-    let fits = found.len().min(usize::try_from(*capacity).unwrap_or(0));
-    if fits > 0 {
-        if value.is_null() {
-            return Err(Errno(libc::EFAULT));
-        }
-        // SAFETY: by contract, as long as that.
-        unsafe { ptr::copy_nonoverlapping(found.as_ptr(), value.cast::<u8>(), fits) };
-    }
-    *capacity = socklen_t::try_from(fits).unwrap_or(0);
+/// # Errors
+/// `EFAULT` for NULL.
+pub(super) fn give(found: &[u8], to: Answer<'_>) -> Result<(), Errno> {
+    let fits = to.write(found)?;
+    to.set_len(fits);
     Ok(())
 }
 
@@ -388,8 +366,8 @@ pub(super) fn path_data(path: &rocade_abi::ibv_sa_path_rec) -> Vec<u8> {
     bytes[..4].copy_from_slice(&u32::from(path.preference).to_ne_bytes());
     let record = &mut bytes[8..];
     // The record starts with service ID, GIDs and LIDs.
-    record[8..24].copy_from_slice(&gid_bytes(path.dgid));
-    record[24..40].copy_from_slice(&gid_bytes(path.sgid));
+    record[8..24].copy_from_slice(&gid_bytes(&path.dgid));
+    record[24..40].copy_from_slice(&gid_bytes(&path.sgid));
     record[40..42].copy_from_slice(&path.dlid.to_ne_bytes());
     record[42..44].copy_from_slice(&path.slid.to_ne_bytes());
     let flow = u32::from_be(path.flow_label) << 8 | u32::from(path.hop_limit);
@@ -402,9 +380,4 @@ pub(super) fn path_data(path: &rocade_abi::ibv_sa_path_rec) -> Vec<u8> {
     record[55] = path.rate | EXACTLY;
     record[56] = path.packet_life_time | EXACTLY;
     bytes
-}
-
-fn gid_bytes(gid: rocade_abi::ibv_gid) -> [u8; 16] {
-    // SAFETY: 16 bytes.
-    unsafe { gid.raw }
 }

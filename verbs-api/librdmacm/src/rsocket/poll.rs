@@ -1,13 +1,13 @@
 //! `rpoll` and `rselect`, for sockets of both kinds and for ordinary descriptors.
 
 use std::{
-    ffi::c_int,
+    ffi::{c_int, c_ulong},
     os::fd::RawFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, fd_set, pollfd};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, pollfd};
 
 use super::{
     process::{Process, Socket},
@@ -16,7 +16,7 @@ use super::{
     sys,
     wait::Waker,
 };
-use crate::{engine, ffi::Errno};
+use crate::{args::InOut, engine, ffi::Errno};
 
 /// A socket that a thread waits for.
 pub(super) struct Wait {
@@ -184,23 +184,23 @@ pub(super) fn poll(
     }
 }
 
-/// Returns the bit of a descriptor in a set.
-///
-/// # Safety
-/// `set` must be NULL or valid, and `fd` below `FD_SETSIZE`.
-unsafe fn is_in(set: *const fd_set, fd: RawFd) -> bool {
-    // SAFETY: by contract.
-    !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
+/// The bits of an `fd_set`.
+pub(crate) type FdSet = [c_ulong; FD_WORDS];
+
+const FD_WORDS: usize = libc::FD_SETSIZE / c_ulong::BITS as usize;
+
+/// Returns the word of a descriptor in a set, and its bit.
+fn bit_of(fd: RawFd) -> (usize, c_ulong) {
+    let fd = usize::try_from(fd).unwrap_or(0);
+    let bits = c_ulong::BITS as usize;
+    (fd / bits, 1 << (fd % bits))
 }
 
-/// `rselect`: returns the number of bits that are set.
-///
-/// # Safety
-/// The sets must be NULL or valid.
-pub(super) unsafe fn select(
+/// `rselect`: returns the number of bits that are set. A set may be NULL.
+pub(super) fn select(
     process: &Process,
     count: c_int,
-    sets: [*mut fd_set; 3],
+    sets: [InOut<'_, FdSet>; 3],
     limit: Option<Duration>,
 ) -> Result<usize, Errno> {
     const WANTED: [i16; 3] = [POLLIN, POLLOUT, POLLPRI];
@@ -209,12 +209,13 @@ pub(super) unsafe fn select(
     if count < 0 || count > most {
         return Err(Errno::INVAL);
     }
+    let asked = sets.map(|set| set.read().map_or([0; FD_WORDS], |set| *set));
     let mut fds = Vec::new();
     for fd in 0..count {
+        let (word, bit) = bit_of(fd);
         let mut events = 0;
-        for (set, wanted) in sets.iter().zip(WANTED) {
-            // SAFETY: by contract a valid set, and `fd` is in range.
-            if unsafe { is_in(*set, fd) } {
+        for (set, wanted) in asked.iter().zip(WANTED) {
+            if set[word] & bit != 0 {
                 events |= wanted;
             }
         }
@@ -232,18 +233,16 @@ pub(super) unsafe fn select(
     }
     let mut bits = 0;
     for (set, (wanted, told)) in sets.iter().zip(WANTED.into_iter().zip(TOLD)) {
-        if set.is_null() {
-            continue;
-        }
-        // SAFETY: by contract valid.
-        unsafe { libc::FD_ZERO(*set) };
+        let mut answer: FdSet = [0; FD_WORDS];
         for fd in &fds {
             if fd.events & wanted != 0 && fd.revents & told != 0 {
-                // SAFETY: by contract a valid set, and the descriptor is in range.
-                unsafe { libc::FD_SET(fd.fd, *set) };
-                bits += 1;
+                let (word, bit) = bit_of(fd.fd);
+                answer[word] |= bit;
+                bits += usize::from(!set.is_null());
             }
         }
+        // A set may be NULL.
+        let _ = set.write(answer);
     }
     Ok(bits)
 }

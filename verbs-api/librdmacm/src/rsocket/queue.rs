@@ -8,12 +8,13 @@ use std::{
 };
 
 use rocade_abi::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
+    IBV_SEND_INLINE, ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_qp, ibv_recv_wr,
+    ibv_send_wr, ibv_send_wr_rdma, ibv_send_wr_remote, ibv_send_wr_ud, ibv_sge, ibv_wc,
 };
 
 use super::sys;
 use crate::{
-    args::{Handle, Last, Out},
+    args::{Handle, New, Out, member},
     engine::{self, verbs},
     ffi::Errno,
 };
@@ -24,44 +25,39 @@ const BATCH_INT: c_int = 16;
 
 /// A CQ, and its channel with a descriptor for notifications.
 pub(super) struct Queue {
-    pub(super) cq: *mut ibv_cq,
-    channel: *mut ibv_comp_channel,
+    cq: New<ibv_cq>,
+    channel: New<ibv_comp_channel>,
     armed: bool,
     /// The reason why no event can come any more, because the device is gone.
     failure: Option<Errno>,
 }
-
-// SAFETY: objects of libibverbs, which any thread may use.
-unsafe impl Send for Queue {}
 
 impl Queue {
     pub(super) fn new(device: Handle<'_, ibv_context>, entries: u32) -> Result<Self, Errno> {
         let verbs = verbs()?;
         let entries = i32::try_from(entries).map_err(|_| Errno::INVAL)?;
         let mut queue = Self {
-            cq: ptr::null_mut(),
-            channel: ptr::null_mut(),
+            cq: New::NULL,
+            channel: verbs.ibv_create_comp_channel(device)?,
             armed: false,
             failure: None,
         };
-        queue.channel = Errno::made(verbs.ibv_create_comp_channel(device))?;
         sys::set_nonblocking(queue.fd(), true)?;
-        let channel = queue.channel();
-        let cq = verbs.ibv_create_cq(device, entries, ptr::null_mut(), channel, 0);
-        queue.cq = Errno::made(cq)?;
+        let channel = queue.channel.handle();
+        queue.cq = verbs.ibv_create_cq(device, entries, ptr::null_mut(), channel, 0)?;
         Ok(queue)
     }
 
-    fn channel(&self) -> Handle<'_, ibv_comp_channel> {
-        // SAFETY: alive as long as `self`, or NULL.
-        unsafe { Handle::new(self.channel) }
+    /// Returns the CQ.
+    pub(super) const fn cq(&self) -> Handle<'_, ibv_cq> {
+        self.cq.handle()
     }
 
     /// Returns the channel's descriptor, which becomes readable with a completion after
     /// [`Self::arm`].
     pub(super) fn fd(&self) -> RawFd {
-        // SAFETY: a live channel.
-        unsafe { (*self.channel).fd }
+        let channel = self.channel.handle();
+        channel.member(member!(ibv_comp_channel, fd)).unwrap_or(-1)
     }
 
     /// Returns the descriptor for poll(2). It is -1, which poll(2) ignores, once
@@ -80,11 +76,10 @@ impl Queue {
     /// Requests a notification for the next completion. The caller then has to poll for earlier
     /// completions.
     pub(super) fn arm(&mut self) {
-        // SAFETY: a live CQ, whose context has the table of verbs.
-        let asked = unsafe { (*(*self.cq).context).ops.req_notify_cq };
-        if let Some(ask) = asked {
+        let asked = member!(ibv_context, ops.req_notify_cq);
+        if let Some(Some(ask)) = self.cq().context().member(asked) {
             // SAFETY: a live CQ.
-            self.armed = unsafe { ask(self.cq, 0) } == 0;
+            self.armed = unsafe { ask(self.cq().as_ptr(), 0) } == 0;
         }
     }
 
@@ -92,7 +87,7 @@ impl Queue {
     pub(super) fn arm_to_sleep(&mut self) {
         if let Ok(ops) = engine::ops() {
             // SAFETY: a live CQ with a channel.
-            self.armed = unsafe { (ops.req_notify_to_poll)(self.cq) } == 0;
+            self.armed = unsafe { (ops.req_notify_to_poll)(self.cq().as_ptr()) } == 0;
         }
     }
 
@@ -107,9 +102,9 @@ impl Queue {
         let Ok(verbs) = verbs() else { return };
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
         let answers = (Out::of(&mut cq), Out::of(&mut context));
-        if verbs.ibv_get_cq_event(self.channel(), answers.0, answers.1) == 0 {
-            // SAFETY: the channel's only CQ.
-            verbs.ibv_ack_cq_events(unsafe { Handle::new(self.cq) }, 1);
+        if verbs.ibv_get_cq_event(self.channel.handle(), answers.0, answers.1) == 0 {
+            // The channel's only CQ.
+            verbs.ibv_ack_cq_events(self.cq(), 1);
             self.armed = false;
             return;
         }
@@ -121,15 +116,15 @@ impl Queue {
 
     /// Polls the CQ until it is empty, and returns the number of completions.
     pub(super) fn take(&mut self, mut each: impl FnMut(&ibv_wc)) -> usize {
-        // SAFETY: a live CQ, whose context has the table of verbs.
-        let Some(poll) = (unsafe { (*(*self.cq).context).ops.poll_cq }) else {
+        let cq = self.cq();
+        let Some(Some(poll)) = cq.context().member(member!(ibv_context, ops.poll_cq)) else {
             return 0;
         };
         let mut found = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let mut taken = 0;
         loop {
             // SAFETY: a live CQ, and room for so many.
-            let count = unsafe { poll(self.cq, BATCH_INT, found.as_mut_ptr().cast()) };
+            let count = unsafe { poll(cq.as_ptr(), BATCH_INT, found.as_mut_ptr().cast()) };
             let count = usize::try_from(count).unwrap_or(0).min(BATCH);
             for wc in &found[..count] {
                 // SAFETY: this number of completions was written.
@@ -150,35 +145,72 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         let Ok(verbs) = verbs() else { return };
-        // SAFETY: created in `new`. The queue pair is destroyed, and all events are acknowledged.
-        let (cq, channel) = unsafe { (Last::new(self.cq), Last::new(self.channel)) };
-        if !self.cq.is_null() {
-            verbs.ibv_destroy_cq(cq);
+        // The queue pair is destroyed, and all events are acknowledged.
+        if !self.cq().is_null() {
+            verbs.ibv_destroy_cq(self.cq.take());
         }
-        if !self.channel.is_null() {
-            verbs.ibv_destroy_comp_channel(channel);
-        }
+        verbs.ibv_destroy_comp_channel(self.channel.take());
     }
 }
 
-/// Posts one send.
-///
-/// # Safety
-/// The queue pair must be alive, and the memory of the request readable.
-pub(super) unsafe fn post_send(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> Result<(), Errno> {
+/// The bytes of a request.
+pub(super) enum Data<'a> {
+    /// None.
+    Nothing,
+    /// Bytes that are copied during the call.
+    Inline(&'a [u8]),
+    /// A part of a registered buffer.
+    Registered(ibv_sge),
+}
+
+/// The destination of a send.
+pub(super) enum To<'a> {
+    /// Memory of the peer.
+    Memory(ibv_send_wr_rdma),
+    /// A queue pair: the address handle, its number and its Q_Key.
+    Datagram(Handle<'a, ibv_ah>, u32, u32),
+}
+
+/// Posts one send. `wr` has its other members.
+pub(super) fn post_send(
+    qp: Handle<'_, ibv_qp>,
+    wr: &ibv_send_wr,
+    data: Data<'_>,
+    to: To<'_>,
+) -> Result<(), Errno> {
+    let mut wr = *wr;
+    let (mut sge, flags, count) = match data {
+        Data::Nothing => (sge(0, 0, 0), 0, 0),
+        Data::Inline(bytes) => {
+            let addr = bytes.as_ptr().expose_provenance() as u64;
+            let len = u32::try_from(bytes.len()).map_err(|_| Errno(libc::EMSGSIZE))?;
+            (sge(addr, len, 0), IBV_SEND_INLINE, 1)
+        }
+        Data::Registered(sge) => (sge, 0, 1),
+    };
+    (wr.next, wr.send_flags) = (ptr::null_mut(), flags);
+    (wr.sg_list, wr.num_sge) = (&raw mut sge, count);
+    wr.wr = match to {
+        To::Memory(rdma) => ibv_send_wr_remote { rdma },
+        To::Datagram(ah, remote_qpn, remote_qkey) => ibv_send_wr_remote {
+            ud: ibv_send_wr_ud {
+                ah: ah.as_ptr(),
+                remote_qpn,
+                remote_qkey,
+            },
+        },
+    };
+    let post = qp.context().member(member!(ibv_context, ops.post_send));
+    let post = post.flatten().ok_or(Errno::INVAL)?;
     let mut bad = ptr::null_mut();
-    // SAFETY: by contract.
-    let post = unsafe { (*(*qp).context).ops.post_send }.ok_or(Errno::INVAL)?;
-    // SAFETY: by contract.
-    Errno::check(unsafe { post(qp, wr, &raw mut bad) })
+    // SAFETY: a live queue pair, and one request, of which all pointers are set here: to a list of
+    // one entry, to borrowed bytes or with a key, and to a live address handle.
+    Errno::check(unsafe { post(qp.as_ptr(), &raw mut wr, &raw mut bad) })
 }
 
 /// Posts `count` receives without buffers.
-///
-/// # Safety
-/// The queue pair must be alive.
-pub(super) unsafe fn post_empty_recvs(
-    qp: *mut ibv_qp,
+pub(super) fn post_empty_recvs(
+    qp: Handle<'_, ibv_qp>,
     wr_id: u64,
     count: usize,
 ) -> Result<(), Errno> {
@@ -192,30 +224,35 @@ pub(super) unsafe fn post_empty_recvs(
     let mut left = count;
     while left > 0 {
         let now = left.min(BATCH);
-        for at in 0..now {
-            wrs[at].next = if at + 1 < now {
-                &raw mut wrs[at + 1]
-            } else {
-                ptr::null_mut()
-            };
-        }
-        // SAFETY: by contract a live queue pair, and the list outlives the call.
-        unsafe { post_recv(qp, &mut wrs[0]) }?;
+        post_recvs(qp, &mut wrs[..now])?;
         left -= now;
     }
     Ok(())
 }
 
-/// Posts receives.
-///
-/// # Safety
-/// The queue pair and the memory of the request must be alive.
-pub(super) unsafe fn post_recv(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> Result<(), Errno> {
+/// Posts a receive into a registered buffer.
+pub(super) fn post_recv(qp: Handle<'_, ibv_qp>, wr_id: u64, mut sge: ibv_sge) -> Result<(), Errno> {
+    let wr = ibv_recv_wr {
+        wr_id,
+        next: ptr::null_mut(),
+        sg_list: &raw mut sge,
+        num_sge: 1,
+    };
+    post_recvs(qp, &mut [wr])
+}
+
+/// Posts receives, each without buffers or with a list of the caller, and links them.
+fn post_recvs(qp: Handle<'_, ibv_qp>, wrs: &mut [ibv_recv_wr]) -> Result<(), Errno> {
+    let mut first = ptr::null_mut();
+    for wr in wrs.iter_mut().rev() {
+        wr.next = first;
+        first = ptr::from_mut(wr);
+    }
+    let post = qp.context().member(member!(ibv_context, ops.post_recv));
+    let post = post.flatten().ok_or(Errno::INVAL)?;
     let mut bad = ptr::null_mut();
-    // SAFETY: by contract.
-    let post = unsafe { (*(*qp).context).ops.post_recv }.ok_or(Errno::INVAL)?;
-    // SAFETY: by contract.
-    Errno::check(unsafe { post(qp, wr, &raw mut bad) })
+    // SAFETY: a live queue pair. The requests link to each other, and their lists outlive the call.
+    Errno::check(unsafe { post(qp.as_ptr(), first, &raw mut bad) })
 }
 
 /// Returns an entry of a gather list.

@@ -3,7 +3,7 @@
 
 use std::{
     cell::Cell,
-    ffi::{c_int, c_uint},
+    ffi::{c_int, c_uint, c_void},
     os::fd::{AsRawFd, OwnedFd},
     ptr,
     sync::{Arc, Weak},
@@ -15,9 +15,9 @@ use rocade_rsockets::ConnData;
 
 use super::{cm::Id, datagram::DatagramSocket, process::Process, sys};
 use crate::{
-    args::{Handle, Last, Out},
+    args::{Handle, Last, New, Out, member},
     engine,
-    event::{self, rdma_ack_cm_event, rdma_get_cm_event},
+    event::{self, rdma_get_cm_event},
     ffi::Errno,
     id::ChannelObject,
 };
@@ -36,15 +36,10 @@ pub(super) struct CmNotification {
 
 /// The service thread, and the descriptors that it watches.
 pub(super) struct Service {
-    channel: *mut rdma_event_channel,
+    channel: New<rdma_event_channel>,
     wake: OwnedFd,
     datagrams: Mutex<Vec<Weak<DatagramSocket>>>,
 }
-
-// SAFETY: a channel of this library, which any thread may use.
-unsafe impl Send for Service {}
-// SAFETY: a channel of this library, which any thread may use.
-unsafe impl Sync for Service {}
 
 impl Service {
     /// Starts the thread, which runs until the process ends.
@@ -52,7 +47,7 @@ impl Service {
         let channel = ChannelObject::create()?;
         sys::set_nonblocking(channel.get()?.fd(), true)?;
         let service = Arc::new(Self {
-            channel: channel.into_c(),
+            channel,
             wake: sys::eventfd()?,
             datagrams: Mutex::default(),
         });
@@ -68,8 +63,7 @@ impl Service {
 
     /// Returns the channel of all IDs.
     pub(super) const fn channel(&self) -> Handle<'_, rdma_event_channel> {
-        // SAFETY: never destroyed.
-        unsafe { Handle::new(self.channel) }
+        self.channel.handle()
     }
 
     /// Adds a datagram socket, whose UDP socket the thread reads from now on.
@@ -119,31 +113,27 @@ impl Service {
         if rdma_get_cm_event(self.channel(), Out::of(&mut told)) != 0 {
             return None;
         }
-        // SAFETY: an event was written, and its ID lives until it is acknowledged.
-        let notification = unsafe {
-            let param = (*told).param.conn;
-            let is_request = (*told).event == event::CONNECT_REQUEST;
-            let about = if is_request {
-                (*told).listen_id
+        // SAFETY: an event was written, which is not used afterwards.
+        let told = unsafe { Last::new(told) };
+        event::consume(told, |event, private, new_id| {
+            let about = if new_id.is_some() {
+                event.listen_id
             } else {
-                (*told).id
+                event.id
             };
-            let mut private = [0; ConnData::LEN];
-            if !param.private_data.is_null() {
-                let len = usize::from(param.private_data_len).min(private.len());
-                ptr::copy_nonoverlapping(param.private_data.cast(), private.as_mut_ptr(), len);
-            }
+            // SAFETY: the ID lives until its event is acknowledged.
+            let about = unsafe { Handle::new(about) };
+            let token = about.member(member!(rdma_cm_id, context));
+            let mut data = [0; ConnData::LEN];
+            private.copy_to(&mut data);
             CmNotification {
-                kind: (*told).event,
-                status: (*told).status,
-                id: about,
-                token: (*about).context.addr(),
-                new_id: Cell::new(is_request.then(|| Id::of_request((*told).id))),
-                private,
+                kind: event.event,
+                status: event.status,
+                id: about.as_ptr(),
+                token: token.map_or(0, <*mut c_void>::addr),
+                new_id: Cell::new(new_id.map(Id::of_request)),
+                private: data,
             }
-        };
-        // SAFETY: it is not used afterwards.
-        rdma_ack_cm_event(unsafe { Last::new(told) });
-        Some(notification)
+        })
     }
 }

@@ -17,7 +17,7 @@ use rocade_rsockets::{ConnData, End, How};
 use super::{
     cm::Id,
     iomap::Maps,
-    iov::Cursor,
+    iov::{Source, Target},
     options::Options,
     process::process,
     queue::Queue,
@@ -198,7 +198,7 @@ impl StreamState {
     }
 
     /// Copies received bytes to the program. Returns `None` if there are none.
-    fn receive(&mut self, to: &mut Cursor, look: bool) -> Result<Option<usize>, Errno> {
+    fn receive(&mut self, to: &mut Target<'_>, look: bool) -> Result<Option<usize>, Errno> {
         self.check_usable(libc::ENOTCONN)?;
         let Some(stream_qp) = &mut self.stream_qp else {
             return Ok(None);
@@ -243,7 +243,7 @@ impl StreamState {
     }
 
     /// Sends as many bytes as possible. Returns `None` if that is none.
-    fn send(&mut self, from: &mut Cursor) -> Result<Option<usize>, Errno> {
+    fn send(&mut self, from: &mut Source<'_>) -> Result<Option<usize>, Errno> {
         self.check_writable()?;
         let Some(stream_qp) = &mut self.stream_qp else {
             return Ok(None);
@@ -264,7 +264,7 @@ impl StreamState {
     }
 
     /// Writes as many bytes as possible to the peer's iomaps. Returns 0 if no iomap has the offset.
-    fn send_direct(&mut self, from: &mut Cursor, offset: u64) -> Result<Option<usize>, Errno> {
+    fn send_direct(&mut self, from: &mut Source<'_>, offset: u64) -> Result<Option<usize>, Errno> {
         self.check_writable()?;
         let Some(stream_qp) = &mut self.stream_qp else {
             return Ok(None);
@@ -486,7 +486,7 @@ impl StreamSocket {
         }
     }
 
-    pub(super) fn recv(&self, to: &mut Cursor, flags: Flags) -> Result<usize, Errno> {
+    pub(super) fn recv(&self, to: &mut Target<'_>, flags: Flags) -> Result<usize, Errno> {
         if to.left() == 0 {
             return self.state.lock().check_usable(libc::ENOTCONN).map(|()| 0);
         }
@@ -511,13 +511,13 @@ impl StreamSocket {
         Ok(total)
     }
 
-    pub(super) fn send(&self, from: &mut Cursor, nonblocking: bool) -> Result<usize, Errno> {
+    pub(super) fn send(&self, from: &mut Source<'_>, nonblocking: bool) -> Result<usize, Errno> {
         self.send_with(from, nonblocking, StreamState::send)
     }
 
     pub(super) fn send_direct(
         &self,
-        from: &mut Cursor,
+        from: &mut Source<'_>,
         offset: u64,
         nonblocking: bool,
     ) -> Result<usize, Errno> {
@@ -528,9 +528,9 @@ impl StreamSocket {
 
     fn send_with(
         &self,
-        from: &mut Cursor,
+        from: &mut Source<'_>,
         nonblocking: bool,
-        mut send: impl FnMut(&mut StreamState, &mut Cursor) -> Result<Option<usize>, Errno>,
+        mut send: impl FnMut(&mut StreamState, &mut Source<'_>) -> Result<Option<usize>, Errno>,
     ) -> Result<usize, Errno> {
         if from.left() == 0 {
             return self.state.lock().check_writable().map(|()| 0);

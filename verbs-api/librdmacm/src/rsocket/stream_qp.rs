@@ -1,14 +1,11 @@
 //! The queue pair of a stream, with its buffers.
 
-use std::{
-    ptr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use rocade_abi::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_SEND_INLINE, IBV_WC_SUCCESS,
-    IBV_WC_WITH_IMM, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, ibv_qp, ibv_qp_init_attr,
-    ibv_send_wr, ibv_send_wr_rdma, ibv_send_wr_remote, rdma_cm_id,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, ibv_qp, ibv_qp_init_attr, ibv_send_wr,
+    ibv_send_wr_rdma, rdma_cm_id,
 };
 use rocade_rsockets::{
     Config, ConnData, End, IOMAP_LEN, Iomap, Peers, SGE_LEN, SGL_SLOTS, Sge, Source, Stream, Write,
@@ -16,13 +13,13 @@ use rocade_rsockets::{
 
 use super::{
     cm::Id,
-    iov::Cursor,
+    iov::{Source as Callers, Target},
     memory::Buffer,
     options::Options,
-    queue::{self, Queue},
+    queue::{self, Data, Queue, To},
 };
 use crate::{
-    args::{Handle, zeroed},
+    args::{Handle, View, zeroed},
     ffi::Errno,
     qp::{extended, make_qp, rdma_destroy_qp},
 };
@@ -112,8 +109,8 @@ impl StreamQp {
             big_endian: cfg!(target_endian = "big"),
         };
         let mut attr: ibv_qp_init_attr = zeroed();
-        attr.send_cq = queue.cq;
-        attr.recv_cq = queue.cq;
+        attr.send_cq = queue.cq().as_ptr();
+        attr.recv_cq = queue.cq().as_ptr();
         attr.qp_type = IBV_QPT_RC;
         attr.sq_sig_all = 1;
         attr.cap.max_send_wr = send_slots.into();
@@ -122,7 +119,8 @@ impl StreamQp {
         attr.cap.max_recv_sge = 1;
         attr.cap.max_inline_data = u32::try_from(inline.max(IOMAP_LEN)).unwrap_or(0);
         // SAFETY: it names the queue of this socket.
-        unsafe { make_qp(id.object()?, &mut extended(ptr::null_mut(), &attr)) }?;
+        let attr = unsafe { View::new(attr) };
+        make_qp(id.object()?, extended(Handle::NULL, attr, attr.qp_type))?;
         let stream_qp = Self {
             id: id.as_ptr(),
             qp: id.object()?.qp().as_ptr(),
@@ -135,9 +133,14 @@ impl StreamQp {
             last_received: Instant::now(),
             empty_polls: 0,
         };
-        // SAFETY: created just now.
-        unsafe { queue::post_empty_recvs(stream_qp.qp, RECV, recvs.into()) }?;
+        queue::post_empty_recvs(stream_qp.qp(), RECV, recvs.into())?;
         Ok(stream_qp)
+    }
+
+    /// Returns the queue pair.
+    const fn qp(&self) -> Handle<'_, ibv_qp> {
+        // SAFETY: alive as long as `self`, which destroys it.
+        unsafe { Handle::new(self.qp) }
     }
 
     /// Returns the private data for the peer.
@@ -217,8 +220,10 @@ impl StreamQp {
             return 0;
         }
         self.last_received = Instant::now();
-        // SAFETY: alive as long as `self`.
-        if again > 0 && unsafe { queue::post_empty_recvs(self.qp, RECV, again) }.is_err() {
+        if again > 0
+            && queue::post_empty_recvs(self.qp(), RECV, again).is_err()
+            && let Some(stream) = &mut self.stream
+        {
             stream.ended(End::Failure);
         }
         self.flush();
@@ -243,7 +248,7 @@ impl StreamQp {
     }
 
     /// Posts a write of the stream, with bytes of the caller. A failed post ends the stream.
-    pub(super) fn post(&mut self, write: &Write, caller: Option<&mut Cursor>) {
+    pub(super) fn post(&mut self, write: &Write, caller: Option<&mut Callers<'_>>) {
         if self.try_post(write, caller).is_err()
             && let Some(stream) = &mut self.stream
         {
@@ -251,21 +256,16 @@ impl StreamQp {
         }
     }
 
-    fn try_post(&mut self, write: &Write, caller: Option<&mut Cursor>) -> Result<(), Errno> {
+    fn try_post(&mut self, write: &Write, caller: Option<&mut Callers<'_>>) -> Result<(), Errno> {
         let mut here = [0_u8; MAX_INLINE];
-        let inline = |bytes: &[u8]| {
-            let addr = bytes.as_ptr().expose_provenance() as u64;
-            let len = u32::try_from(bytes.len()).unwrap_or(0);
-            (queue::sge(addr, len, 0), IBV_SEND_INLINE)
-        };
-        let (mut sge, flags) = match &write.source {
-            Source::Nothing => (queue::sge(0, 0, 0), 0),
-            Source::Here(bytes, len) => inline(bytes.get(..*len).ok_or(Errno::INVAL)?),
+        let data = match &write.source {
+            Source::Nothing => Data::Nothing,
+            Source::Here(bytes, len) => Data::Inline(bytes.get(..*len).ok_or(Errno::INVAL)?),
             Source::Callers(len) => {
                 let len = usize::try_from(*len).map_err(|_| Errno::INVAL)?;
                 let place = here.get_mut(..len).ok_or(Errno::INVAL)?;
                 caller.ok_or(Errno::INVAL)?.copy(place);
-                inline(&here[..len])
+                Data::Inline(&here[..len])
             }
             Source::Staged { at, len } => {
                 let place = usize::try_from(*at).map_err(|_| Errno::INVAL)?;
@@ -273,34 +273,25 @@ impl StreamQp {
                 caller
                     .ok_or(Errno::INVAL)?
                     .stage(&self.send, place, bytes)?;
-                let entry = queue::sge(self.send.addr(place), *len, self.send.lkey());
-                (entry, 0)
+                Data::Registered(queue::sge(self.send.addr(place), *len, self.send.lkey()))
             }
         };
         let mut wr: ibv_send_wr = zeroed();
-        if write.source != Source::Nothing {
-            wr.sg_list = &raw mut sge;
-            wr.num_sge = 1;
-        }
-        wr.send_flags = flags;
         wr.opcode = IBV_WR_RDMA_WRITE;
         if let Some(imm) = write.imm {
             wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
             wr.imm_data = imm.to_be();
         }
-        wr.wr = ibv_send_wr_remote {
-            rdma: ibv_send_wr_rdma {
-                remote_addr: write.remote_addr,
-                rkey: write.rkey,
-            },
-        };
-        // SAFETY: the queue pair lives as long as `self`. The bytes are on the stack or in `send`.
-        unsafe { queue::post_send(self.qp, &mut wr) }
+        let to = To::Memory(ibv_send_wr_rdma {
+            remote_addr: write.remote_addr,
+            rkey: write.rkey,
+        });
+        queue::post_send(self.qp(), &wr, data, to)
     }
 
     /// Copies received bytes to the caller, and returns their number. Unless `look_only` is set,
     /// they count as read.
-    pub(super) fn copy_out(&mut self, to: &mut Cursor, look_only: bool) -> usize {
+    pub(super) fn copy_out(&mut self, to: &mut Target<'_>, look_only: bool) -> usize {
         let mut done = 0;
         while to.left() > 0 {
             let Some(stream) = self.stream_mut() else {

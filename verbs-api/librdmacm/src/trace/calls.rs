@@ -16,14 +16,18 @@ use rocade_abi::{
 
 use super::sink::{begin, end, is_on};
 use super::table::traced;
+use crate::rsocket::FdSet;
 
 traced! {
-    "C-unwind" Negative crate::rsocket::accept::raccept => raccept(
+    "C-unwind" Negative crate::rsocket::accept::raccept[fd, (address, len)]
+        => raccept(
         fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
-    "C" Negative crate::rsocket::rbind => rbind(
+    "C" Negative crate::rsocket::rbind[fd, (addr, len)]
+        => rbind(
         fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
     "C" Frees crate::rsocket::rclose => rclose(fd: c_int) -> c_int;
-    "C" Negative crate::rsocket::rconnect => rconnect(
+    "C" Negative crate::rsocket::rconnect[fd, (addr, len)]
+        => rconnect(
         fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
     "C" Negative crate::connect::rdma_accept => rdma_accept(
         id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int;
@@ -88,9 +92,11 @@ traced! {
         id: *mut rdma_cm_id, event: c_uint) -> c_int;
     "C" Negative crate::addrinfo::rdma_query_addrinfo => rdma_query_addrinfo(
         id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int;
-    "C" Negative crate::connect::rdma_reject => rdma_reject(
+    "C" Negative crate::connect::rdma_reject[id, (data, len)]
+        => rdma_reject(
         id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int;
-    "C" Negative crate::connect::rdma_reject_ece => rdma_reject_ece(
+    "C" Negative crate::connect::rdma_reject_ece[id, (data, len)]
+        => rdma_reject_ece(
         id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int;
     "C" Negative crate::connect::rdma_resolve_addr => rdma_resolve_addr(
         id: *mut rdma_cm_id, src: *mut sockaddr, dst: *mut sockaddr, timeout_ms: c_int) -> c_int;
@@ -101,60 +107,78 @@ traced! {
         id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
     "C" Negative crate::id::rdma_set_local_ece => rdma_set_local_ece(
         id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int;
-    "C" Negative crate::id::rdma_set_option => rdma_set_option(
+    "C" Negative crate::id::rdma_set_option[id, level, name, (value, len)]
+        => rdma_set_option(
         id: *mut rdma_cm_id, level: c_int, name: c_int, value: *mut c_void, len: usize) -> c_int;
     "C" Negative crate::event::rdma_write_cm_event => rdma_write_cm_event(
         id: *mut rdma_cm_id, kind: c_uint, status: c_int, argument: u64) -> c_int;
     "C" Negative crate::rsocket::epoll::repoll_create => repoll_create(flags: c_int) -> c_int;
     "C" Negative crate::rsocket::epoll::repoll_ctl => repoll_ctl(
         set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
-    "C" Negative crate::rsocket::epoll::repoll_wait => repoll_wait(
+    "C" Negative crate::rsocket::epoll::repoll_wait[set, (events, most), limit]
+        => repoll_wait(
         set: c_int, events: *mut epoll_event, most: c_int, limit: c_int) -> c_int;
     "C" Negative crate::rsocket::rfcntl => rfcntl(
         fd: c_int, command: c_int, argument: usize) -> c_int;
-    "C" Negative crate::rsocket::rgetpeername => rgetpeername(
+    "C" Negative crate::rsocket::rgetpeername[fd, (address, len)]
+        => rgetpeername(
         fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
-    "C" Negative crate::rsocket::rgetsockname => rgetsockname(
+    "C" Negative crate::rsocket::rgetsockname[fd, (address, len)]
+        => rgetsockname(
         fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
-    "C" Negative crate::rsocket::rgetsockopt => rgetsockopt(
+    "C" Negative crate::rsocket::rgetsockopt[fd, level, name, (value, len)]
+        => rgetsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     "C" Negative crate::rsocket::riomap => riomap(
         fd: c_int, start: *mut c_void, len: usize, prot: c_int, flags: c_int, offset: off_t
     ) -> off_t;
     "C" Negative crate::rsocket::riounmap => riounmap(
         fd: c_int, start: *mut c_void, len: usize) -> c_int;
-    "C" Negative crate::rsocket::riowrite => riowrite(
+    "C" Negative crate::rsocket::riowrite[fd, (from, len), offset, flags]
+        => riowrite(
         fd: c_int, from: *const c_void, len: usize, offset: off_t, flags: c_int) -> isize;
     "C" Negative crate::rsocket::rlisten => rlisten(fd: c_int, backlog: c_int) -> c_int;
-    "C" Negative crate::rsocket::rpoll => rpoll(
+    "C" Negative crate::rsocket::rpoll[(fds, count), limit]
+        => rpoll(
         fds: *mut pollfd, count: nfds_t, limit: c_int) -> c_int;
-    "C" Negative crate::rsocket::rread => rread(fd: c_int, to: *mut c_void, len: usize) -> isize;
-    "C" Negative crate::rsocket::rreadv => rreadv(
+    "C" Negative crate::rsocket::rread[fd, (to, len)]
+        => rread(fd: c_int, to: *mut c_void, len: usize) -> isize;
+    "C" Negative crate::rsocket::rreadv[fd, (iov, count)]
+        => rreadv(
         fd: c_int, iov: *const iovec, count: c_int) -> isize;
-    "C" Negative crate::rsocket::rrecv => rrecv(
+    "C" Negative crate::rsocket::rrecv[fd, (to, len), flags]
+        => rrecv(
         fd: c_int, to: *mut c_void, len: usize, flags: c_int) -> isize;
-    "C" Negative crate::rsocket::rrecvfrom => rrecvfrom(
+    "C" Negative crate::rsocket::rrecvfrom[fd, (to, len), flags, (address, addr_len)]
+        => rrecvfrom(
         fd: c_int, to: *mut c_void, len: usize, flags: c_int, address: *mut sockaddr,
         addr_len: *mut socklen_t) -> isize;
     "C" Negative crate::rsocket::rrecvmsg => rrecvmsg(
         fd: c_int, msg: *mut msghdr, flags: c_int) -> isize;
-    "C" Negative crate::rsocket::rselect => rselect(
+    "C" Negative crate::rsocket::rselect[
+        count, read.cast::<FdSet>(), write.cast::<FdSet>(), except.cast::<FdSet>(), limit]
+        => rselect(
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         limit: *mut timeval) -> c_int;
-    "C" Negative crate::rsocket::rsend => rsend(
+    "C" Negative crate::rsocket::rsend[fd, (from, len), flags]
+        => rsend(
         fd: c_int, from: *const c_void, len: usize, flags: c_int) -> isize;
     "C" Negative crate::rsocket::rsendmsg => rsendmsg(
         fd: c_int, msg: *const msghdr, flags: c_int) -> isize;
-    "C" Negative crate::rsocket::rsendto => rsendto(
+    "C" Negative crate::rsocket::rsendto[fd, (from, len), flags, (addr, addr_len)]
+        => rsendto(
         fd: c_int, from: *const c_void, len: usize, flags: c_int, addr: *const sockaddr,
         addr_len: socklen_t) -> isize;
-    "C" Negative crate::rsocket::rsetsockopt => rsetsockopt(
+    "C" Negative crate::rsocket::rsetsockopt[fd, level, name, (value, len)]
+        => rsetsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
     "C" Negative crate::rsocket::rshutdown => rshutdown(fd: c_int, how: c_int) -> c_int;
     "C" Negative crate::rsocket::rsocket => rsocket(
         domain: c_int, kind: c_int, protocol: c_int) -> c_int;
-    "C" Negative crate::rsocket::rwrite => rwrite(
+    "C" Negative crate::rsocket::rwrite[fd, (from, len)]
+        => rwrite(
         fd: c_int, from: *const c_void, len: usize) -> isize;
-    "C" Negative crate::rsocket::rwritev => rwritev(
+    "C" Negative crate::rsocket::rwritev[fd, (iov, count)]
+        => rwritev(
         fd: c_int, iov: *const iovec, count: c_int) -> isize;
 }

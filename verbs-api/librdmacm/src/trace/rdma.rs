@@ -7,7 +7,7 @@ use rocade_abi::{
     rdma_event_channel,
 };
 
-use super::show::{Target, opaque};
+use super::show::{Shown, Target, opaque};
 use crate::event_str;
 
 opaque!(rdma_cm_id, rdma_cm_join_mc_attr_ex);
@@ -19,16 +19,16 @@ impl Target for rdma_event_channel {
 }
 
 impl Target for rdma_conn_param {
-    unsafe fn content(&self, text: &mut String) {
+    fn content(shown: Shown<'_, Self>, text: &mut String) {
         let _ = write!(
             text,
             "{{private_data_len={}, responder_resources={}, initiator_depth={}, retry_count={}, \
              rnr_retry_count={}}}",
-            self.private_data_len,
-            self.responder_resources,
-            self.initiator_depth,
-            self.retry_count,
-            self.rnr_retry_count
+            shown.private_data_len,
+            shown.responder_resources,
+            shown.initiator_depth,
+            shown.retry_count,
+            shown.rnr_retry_count
         );
     }
 }
