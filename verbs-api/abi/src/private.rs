@@ -161,7 +161,7 @@ pub struct rocade_cm_ops {
     pub version: u32,
     /// Returns a number that changes with each `fork`. Objects of an earlier generation must not be
     /// used.
-    pub generation: unsafe extern "C" fn() -> u32,
+    pub generation: extern "C" fn() -> u32,
     /// Returns true if the device was removed since this context was opened.
     pub is_removed: unsafe extern "C" fn(*mut ibv_context) -> bool,
     /// Gives the calling thread, which serves the whole program, the processors and the priority of

@@ -11,7 +11,7 @@
 //! A thread with asynchronous cancelability may call the waiting verbs. POSIX does not allow it to
 //! call the others, nor most other functions.
 
-use std::{ffi::c_int, io, mem::ManuallyDrop, ptr};
+use std::{ffi::c_int, io, mem::ManuallyDrop};
 
 use rocade_emulator::{EventWaiter, VerbsError};
 
@@ -22,14 +22,14 @@ const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+    safe fn pthread_setcancelstate(state: c_int, old: Option<&mut c_int>) -> c_int;
+    safe fn pthread_setcanceltype(kind: c_int, old: Option<&mut c_int>) -> c_int;
 }
 
 fn set_state(state: c_int) -> c_int {
     let mut old = state;
-    // SAFETY: `old` is writable. Fails only for values other than the two states.
-    unsafe { pthread_setcancelstate(state, &raw mut old) };
+    // Fails only for values other than the two states.
+    pthread_setcancelstate(state, Some(&mut old));
     old
 }
 
@@ -61,11 +61,9 @@ pub(crate) fn blocking<T>(
     // anywhere in it. SAFETY: no argument.
     unsafe { pthread_testcancel() };
     let mut kind = PTHREAD_CANCEL_DEFERRED;
-    // SAFETY: `kind` is writable.
-    unsafe { pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut kind) };
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, Some(&mut kind));
     let status = wait(prepare, take);
-    // SAFETY: NULL is allowed.
-    unsafe { pthread_setcanceltype(kind, ptr::null_mut()) };
+    pthread_setcanceltype(kind, None);
     status
 }
 

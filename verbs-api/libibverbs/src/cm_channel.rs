@@ -17,7 +17,7 @@ use crate::{
     cm::event_to_c,
     diagnostics,
     ffi::{Errno, int_verb},
-    process,
+    late_calls, process,
 };
 
 /// A call that uses a channel. The channel is not freed before the call ends.
@@ -106,9 +106,7 @@ pub(crate) extern "C" fn rdma_destroy_event_channel(handle: Handle<'_, rocade_cm
             return Ok(());
         }
         let fd = borrow(handle)?.fd();
-        // SAFETY: no pointers.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-        let nonblocking = flags >= 0 && flags & libc::O_NONBLOCK != 0;
+        let nonblocking = late_calls::is_nonblocking(fd);
         place.nonblocking.store(nonblocking, Ordering::SeqCst);
         let channel = place.channel.swap(ptr::null_mut(), Ordering::SeqCst);
         // These calls sleep or return soon.

@@ -19,7 +19,7 @@ use rocade_abi::{
 use rocade_emulator::{EventElement, EventWaiter};
 
 use crate::{
-    args::{Handle, In, Out},
+    args::{Handle, In, Out, View},
     cancel::{self, Poll},
     context::ContextObject,
     ffi::{Errno, void_verb},
@@ -91,47 +91,59 @@ fn object<C>(cookie: u64) -> *mut C {
     ptr::with_exposed_provenance_mut(usize::try_from(cookie).unwrap_or(0))
 }
 
+/// What an event is about.
+enum Source<'a> {
+    Cq(Handle<'a, ibv_cq>),
+    Qp(Handle<'a, ibv_qp>),
+    Dct(Handle<'a, ibv_exp_dct>),
+    Srq(Handle<'a, ibv_srq>),
+    /// A receive QP of the legacy XRC verbs.
+    Number(u32),
+    /// A port or a device, for whose acknowledgement no thread waits.
+    Other,
+}
+
+impl<'a> View<'a, ibv_async_event> {
+    fn source(&self) -> Source<'a> {
+        let (kind, element) = (self.event_type, self.element);
+        // SAFETY: the type of the event tells which member it carries.
+        unsafe {
+            match kind {
+                _ if kind & xrc_compat::EVENT_FLAG != 0 => {
+                    Source::Number(element.port_num.cast_unsigned())
+                }
+                IBV_EVENT_CQ_ERR => Source::Cq(Handle::new(element.cq)),
+                IBV_EVENT_QP_FATAL
+                | IBV_EVENT_QP_REQ_ERR
+                | IBV_EVENT_QP_ACCESS_ERR
+                | IBV_EVENT_COMM_EST
+                | IBV_EVENT_SQ_DRAINED
+                | IBV_EVENT_PATH_MIG
+                | IBV_EVENT_PATH_MIG_ERR
+                | IBV_EVENT_QP_LAST_WQE_REACHED => Source::Qp(Handle::new(element.qp)),
+                // In the member of a QP.
+                IBV_EXP_EVENT_DCT_KEY_VIOLATION
+                | IBV_EXP_EVENT_DCT_ACCESS_ERR
+                | IBV_EXP_EVENT_DCT_REQ_ERR => Source::Dct(Handle::new(element.qp.cast())),
+                IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+                    Source::Srq(Handle::new(element.srq))
+                }
+                _ => Source::Other,
+            }
+        }
+    }
+}
+
 /// `ibv_ack_async_event`.
 pub(crate) extern "C" fn ibv_ack_async_event(event: In<'_, ibv_async_event>) {
     void_verb(|| {
-        let event = event.read()?;
-        if event.event_type & xrc_compat::EVENT_FLAG != 0 {
-            // SAFETY: these types of event carry a number.
-            xrc_compat::ack_event(unsafe { event.element.port_num }.cast_unsigned());
-            return Ok(());
-        }
-        match event.event_type {
-            IBV_EVENT_CQ_ERR => {
-                // SAFETY: this type of event carries a CQ.
-                let cq: Handle<'_, ibv_cq> = unsafe { Handle::new(event.element.cq) };
-                cq.get()?.inner().cq().ack_async_events(1);
-            }
-            IBV_EVENT_QP_FATAL
-            | IBV_EVENT_QP_REQ_ERR
-            | IBV_EVENT_QP_ACCESS_ERR
-            | IBV_EVENT_COMM_EST
-            | IBV_EVENT_SQ_DRAINED
-            | IBV_EVENT_PATH_MIG
-            | IBV_EVENT_PATH_MIG_ERR
-            | IBV_EVENT_QP_LAST_WQE_REACHED => {
-                // SAFETY: these types of event carry a QP.
-                let qp: Handle<'_, ibv_qp> = unsafe { Handle::new(event.element.qp) };
-                qp.get()?.inner().qp().ack_async_events(1);
-            }
-            IBV_EXP_EVENT_DCT_KEY_VIOLATION
-            | IBV_EXP_EVENT_DCT_ACCESS_ERR
-            | IBV_EXP_EVENT_DCT_REQ_ERR => {
-                // SAFETY: these types of event carry a DC target, in the member of a QP.
-                let dct: Handle<'_, ibv_exp_dct> = unsafe { Handle::new(event.element.qp.cast()) };
-                dct.get()?.inner().qp().ack_async_events(1);
-            }
-            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
-                // SAFETY: these types of event carry a shared receive queue.
-                let srq: Handle<'_, ibv_srq> = unsafe { Handle::new(event.element.srq) };
-                srq.get()?.inner().srq().ack_async_events(1);
-            }
-            // No thread waits for the acknowledgement of port and device events.
-            _ => {}
+        match event.read()?.source() {
+            Source::Cq(cq) => cq.get()?.inner().cq().ack_async_events(1),
+            Source::Qp(qp) => qp.get()?.inner().qp().ack_async_events(1),
+            Source::Dct(dct) => dct.get()?.inner().qp().ack_async_events(1),
+            Source::Srq(srq) => srq.get()?.inner().srq().ack_async_events(1),
+            Source::Number(number) => xrc_compat::ack_event(number),
+            Source::Other => {}
         }
         Ok::<(), Errno>(())
     });

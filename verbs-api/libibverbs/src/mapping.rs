@@ -2,13 +2,13 @@
 
 use std::{
     ffi::{c_int, c_void},
-    io, mem,
+    io,
     ptr::{self, NonNull},
 };
 
 use rocade_emulator::VerbsError;
 
-use crate::ffi::Errno;
+use crate::{args::zeroed, ffi::Errno};
 
 /// A mapped range. If it is of a descriptor, every process that has mapped the same memory sees a
 /// write to it. It stays mapped until this is dropped, also if the descriptor is closed.
@@ -49,19 +49,9 @@ impl Mapping {
         let skip = usize::try_from(skip).map_err(|_| Errno::INVAL)?;
         let pages_len = length.checked_add(skip).ok_or(Errno::INVAL)?;
         let write = if is_writable { libc::PROT_WRITE } else { 0 };
-        // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
-        let pages = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                pages_len,
-                libc::PROT_READ | write,
-                libc::MAP_SHARED,
-                fd,
-                start,
-            )
-        };
-        let pages = NonNull::new(pages).filter(|pages| pages.as_ptr() != libc::MAP_FAILED);
-        let pages = pages.ok_or_else(|| match io::Error::last_os_error() {
+        let prot = libc::PROT_READ | write;
+        let pages = map(pages_len, (prot, libc::MAP_SHARED), (fd, start));
+        let pages = pages.map_err(|error| match error {
             error if error.raw_os_error() == Some(libc::ENODEV) => {
                 VerbsError::NotSupported("a descriptor whose memory cannot be mapped")
             }
@@ -82,19 +72,9 @@ impl Mapping {
         if length == 0 {
             return Err(VerbsError::InvalidArgument("length").into());
         }
-        // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
-        let pages = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        let pages = NonNull::new(pages).filter(|pages| pages.as_ptr() != libc::MAP_FAILED);
-        let pages = pages.ok_or_else(|| VerbsError::Io(io::Error::last_os_error()))?;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let pages = map(length, (prot, flags), (-1, 0)).map_err(VerbsError::Io)?;
         Ok(Self {
             pages,
             pages_len: length,
@@ -112,6 +92,18 @@ impl Mapping {
     pub(crate) const fn len(&self) -> usize {
         self.pages_len - self.skip
     }
+}
+
+/// Maps pages at addresses that the kernel chooses.
+fn map(
+    len: usize,
+    (prot, flags): (c_int, c_int),
+    (fd, start): (c_int, libc::off_t),
+) -> Result<NonNull<c_void>, io::Error> {
+    // SAFETY: without MAP_FIXED, which the callers do not pass, no mapping is replaced.
+    let pages = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, start) };
+    let pages = NonNull::new(pages).filter(|pages| pages.as_ptr() != libc::MAP_FAILED);
+    pages.ok_or_else(io::Error::last_os_error)
 }
 
 impl Drop for Mapping {
@@ -144,14 +136,22 @@ pub(crate) fn page_len() -> u64 {
     u64::try_from(len).unwrap_or(4096)
 }
 
+/// Returns the status of a descriptor.
+///
+/// # Errors
+/// That of fstat(2).
+pub(crate) fn status(fd: c_int) -> Result<libc::stat, io::Error> {
+    let mut status: libc::stat = zeroed();
+    // SAFETY: the structure is writable. An invalid descriptor makes the call fail.
+    if unsafe { libc::fstat(fd, &raw mut status) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(status)
+}
+
 /// Returns the number of bytes that a descriptor's memory has.
 fn size(fd: c_int) -> Result<u64, Errno> {
-    // SAFETY: a structure of integers, for which zero is a value.
-    let mut status: libc::stat = unsafe { mem::zeroed() };
-    // SAFETY: the structure is writable.
-    if unsafe { libc::fstat(fd, &raw mut status) } < 0 {
-        return Err(VerbsError::Io(io::Error::last_os_error()).into());
-    }
+    let status = status(fd).map_err(VerbsError::Io)?;
     if status.st_size > 0 {
         return Ok(status.st_size.cast_unsigned());
     }

@@ -9,11 +9,12 @@ use rocade_abi::{
 use rocade_emulator::{FileId, VerbsError, Xrcd, XrcdInitAttr};
 
 use crate::{
-    args::{Handle, In, Last, zeroed},
+    args::{Handle, In, Last},
     context::ContextObject,
     diagnostics::Reason,
     ffi::{Errno, int_verb, ptr_verb},
     handle::{CHandle, objects},
+    mapping,
 };
 
 /// An XRC domain.
@@ -88,12 +89,8 @@ fn refused(error: VerbsError) -> Errno {
 
 /// Returns the identity of the inode behind a descriptor. The descriptor may be closed afterwards.
 fn file_id(fd: c_int) -> Result<FileId, Errno> {
-    let mut stat: libc::stat = zeroed();
-    // SAFETY: a writable structure. An invalid descriptor makes the call fail.
-    if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(Errno(error.raw_os_error().unwrap_or(libc::EBADF)));
-    }
+    let stat =
+        mapping::status(fd).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EBADF)))?;
     Ok(FileId {
         device: stat.st_dev,
         inode: stat.st_ino,

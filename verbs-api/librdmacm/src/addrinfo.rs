@@ -1,17 +1,18 @@
 //! Address resolution: `rdma_getaddrinfo` and `rdma_freeaddrinfo`.
 
 use std::{
-    ffi::{c_char, c_int, c_void},
-    mem::ManuallyDrop,
+    ffi::{CStr, c_int, c_void},
     net::Ipv6Addr,
     ptr,
 };
 
-use libc::{addrinfo, sockaddr_in6};
+use libc::addrinfo;
 use rocade_abi::{AF_IB, IBV_QPT_RC, IBV_QPT_UD, rdma_addrinfo, rdma_cm_id, sockaddr_ib};
 
 use crate::{
-    args::{Buffer, Handle, In, Last, Out, Text, View, zeroed},
+    args::{
+        Buffer, FromC, Handle, In, Last, New, Out, Sockaddr, Text, View, bytes_of, for_c, zeroed,
+    },
     event,
     ffi::{Errno, int_call, set_errno, void_call},
     id::{PS_TCP, PS_UDP, ib_address},
@@ -26,22 +27,10 @@ const RAI_SA: c_int = 16;
 
 /// Copies bytes into memory that free(3) releases. Returns NULL for none.
 fn copy(from: Buffer<'_>) -> *mut c_void {
-    if from.is_null() || from.len() == 0 {
-        return ptr::null_mut();
+    match from.to_vec() {
+        none if none.is_empty() => ptr::null_mut(),
+        bytes => for_c(&bytes).cast(),
     }
-    // SAFETY: a size that is not 0.
-    let to = unsafe { libc::malloc(from.len()) };
-    if !to.is_null() {
-        // SAFETY: both have this length.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
-    }
-    to
-}
-
-/// Allocates an empty `rdma_addrinfo`.
-fn empty() -> *mut rdma_addrinfo {
-    // SAFETY: the size is not 0, and all zeroes are a valid `rdma_addrinfo`.
-    unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) }.cast()
 }
 
 /// `rdma_getaddrinfo`: returns 0, an `EAI_*` code, or -1 with errno set.
@@ -57,12 +46,8 @@ pub(crate) extern "C" fn rdma_getaddrinfo(
         set_errno(libc::EINVAL);
         return -1;
     }
-    let info = empty();
-    // SAFETY: created just now.
-    let Some(rai) = (unsafe { info.as_mut() }) else {
-        set_errno(libc::ENOMEM);
-        return -1;
-    };
+    let mut info: rdma_addrinfo = zeroed();
+    let rai = &mut info;
     let code = if node.get().is_none() && service.get().is_none() {
         from_hints(rai, hints.as_ref());
         0
@@ -70,8 +55,6 @@ pub(crate) extern "C" fn rdma_getaddrinfo(
         look_up(rai, node, service, hints.as_ref())
     };
     if code != 0 {
-        // SAFETY: created above.
-        rdma_freeaddrinfo(unsafe { Last::new(info) });
         return code;
     }
     if let Some(hints) = &hints
@@ -80,21 +63,22 @@ pub(crate) extern "C" fn rdma_getaddrinfo(
     {
         set_src(rai, hints.src_bytes());
     }
+    let made = for_c(&[info]);
+    if made.is_null() {
+        set_errno(libc::ENOMEM);
+        return -1;
+    }
     // Not NULL.
-    let _ = res.write(info);
+    let _ = res.write(made);
     0
 }
 
 /// Addresses that `rdma_resolve_addrinfo` has found.
-pub(crate) struct Resolved(*mut rdma_addrinfo);
-
-// SAFETY: only this value refers to the list, which any thread may read and free.
-unsafe impl Send for Resolved {}
+pub(crate) struct Resolved(New<rdma_addrinfo>);
 
 impl Drop for Resolved {
     fn drop(&mut self) {
-        // SAFETY: the list of `rdma_getaddrinfo`, which only this value has.
-        rdma_freeaddrinfo(unsafe { Last::new(self.0) });
+        rdma_freeaddrinfo(self.0.take());
     }
 }
 
@@ -126,7 +110,8 @@ pub(crate) extern "C" fn rdma_resolve_addrinfo(
             libc::EAI_AGAIN => return Err(Errno(libc::EAGAIN)),
             _ => return Err(Errno(libc::ENOENT)),
         }
-        let found = Resolved(found);
+        // SAFETY: the list of `rdma_getaddrinfo`, which only this value has.
+        let found = Resolved(unsafe { New::of(found) });
         // Another thread may have been faster.
         {
             let mut state = object.state.lock();
@@ -156,8 +141,8 @@ pub(crate) extern "C" fn rdma_query_addrinfo(
             return Err(Errno::INVAL);
         }
         let resolved = object.state.lock().resolved.take();
-        let resolved = ManuallyDrop::new(resolved.ok_or(Errno(libc::ENOENT))?);
-        info.write(resolved.0)
+        let mut resolved = resolved.ok_or(Errno(libc::ENOENT))?;
+        info.write(resolved.0.take().as_ptr())
     })
 }
 
@@ -221,27 +206,62 @@ fn look_up(
     hints: Option<&View<'_, rdma_addrinfo>>,
 ) -> c_int {
     let hints = hints.map(|hints| &**hints);
-    let plain = plain_hints(hints);
-    let (node, service) = (node.as_ptr(), service.as_ptr());
-    let mut found: *mut addrinfo = ptr::null_mut();
-    // SAFETY: the names are terminated strings by contract, and `found` is writable.
-    let code = unsafe { libc::getaddrinfo(node, service, &raw const plain, &raw mut found) };
-    if code != 0 {
-        return code;
+    match Found::of(node, service, &plain_hints(hints)) {
+        Ok(found) => {
+            if let Some((first, addr, name)) = found.first() {
+                take(rai, &first, (addr, name), hints);
+            }
+            0
+        }
+        Err(code) => code,
     }
-    // SAFETY: an answer has at least one entry, which lives until it is freed.
-    if let Some(first) = unsafe { found.as_ref() } {
-        // SAFETY: the first entry of the answer.
-        unsafe { take(rai, first, hints) };
-    }
-    // SAFETY: from getaddrinfo.
-    unsafe { libc::freeaddrinfo(found) };
-    0
 }
 
-/// # Safety
-/// `first` must come from getaddrinfo(3).
-unsafe fn take(rai: &mut rdma_addrinfo, first: &addrinfo, hints: Option<&rdma_addrinfo>) {
+/// The answer of getaddrinfo(3).
+struct Found(*mut addrinfo);
+
+impl Found {
+    /// Looks up an address.
+    ///
+    /// # Errors
+    /// An `EAI_*` code.
+    fn of(node: Text<'_>, service: Text<'_>, hints: &addrinfo) -> Result<Self, c_int> {
+        let mut found = ptr::null_mut();
+        // SAFETY: the names are NULL or terminated strings, and `found` is writable. The hints name
+        // nothing.
+        let code =
+            unsafe { libc::getaddrinfo(node.as_ptr(), service.as_ptr(), hints, &raw mut found) };
+        match code {
+            0 => Ok(Self(found)),
+            code => Err(code),
+        }
+    }
+
+    /// Returns the first entry, its address and its name.
+    fn first(&self) -> Option<(addrinfo, Buffer<'_>, Text<'_>)> {
+        // SAFETY: an answer has at least one entry, which lives until it is freed, with an address
+        // of the length that it says and a name that is NULL or a terminated string.
+        unsafe {
+            let first = *self.0.as_ref()?;
+            let addr = FromC::from_c((first.ai_addr, first.ai_addrlen));
+            Some((first, addr, Text::new(first.ai_canonname)))
+        }
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: from getaddrinfo(3), and not used any more.
+        unsafe { libc::freeaddrinfo(self.0) };
+    }
+}
+
+fn take(
+    rai: &mut rdma_addrinfo,
+    first: &addrinfo,
+    (addr, name): (Buffer<'_>, Text<'_>),
+    hints: Option<&rdma_addrinfo>,
+) {
     let code = |code: u32| c_int::try_from(code).unwrap_or(0);
     let is_passive = hints.is_some_and(|hints| hints.ai_flags & RAI_PASSIVE != 0);
     rai.ai_flags = hints.map_or(0, |hints| hints.ai_flags);
@@ -254,61 +274,38 @@ unsafe fn take(rai: &mut rdma_addrinfo, first: &addrinfo, hints: Option<&rdma_ad
     let given = |value: Option<c_int>| value.filter(|value| *value != 0);
     rai.ai_qp_type = given(hints.map(|hints| hints.ai_qp_type)).unwrap_or(qp_type);
     rai.ai_port_space = given(hints.map(|hints| hints.ai_port_space)).unwrap_or(port_space);
-    // SAFETY: by contract.
-    let own = unsafe { as_gid(first, hints, rai.ai_port_space) };
-    let (addr, len) = match &own {
+    let own = as_gid(addr, hints, rai.ai_port_space);
+    let addr = match &own {
         Some(ib) => {
             rai.ai_family = AF_IB;
-            (ptr::from_ref(ib).cast(), IB_LEN)
+            Buffer::of(bytes_of(ib))
         }
-        None => (
-            first.ai_addr.cast_const().cast::<c_void>(),
-            first.ai_addrlen,
-        ),
+        None => addr,
     };
-    // SAFETY: getaddrinfo(3) returns the length of the address and a terminated name.
-    unsafe {
-        let addr = Buffer::new(addr, usize::try_from(len).unwrap_or(0));
-        if is_passive {
-            set_src(rai, addr);
-            rai.ai_src_canonname = copy_name(first.ai_canonname);
-        } else {
-            set_dst(rai, addr);
-            rai.ai_dst_canonname = copy_name(first.ai_canonname);
-        }
+    let name = name.get().map(CStr::to_bytes_with_nul);
+    let name = copy(name.map_or(Buffer::NONE, Buffer::of)).cast();
+    if is_passive {
+        set_src(rai, addr);
+        rai.ai_src_canonname = name;
+    } else {
+        set_dst(rai, addr);
+        rai.ai_dst_canonname = name;
     }
 }
 
-/// The length of a `sockaddr_ib`.
-#[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes")]
-const IB_LEN: u32 = size_of::<sockaddr_ib>() as u32;
-
 /// Converts the address to a `sockaddr_ib` if the hints ask for `AF_IB`.
-///
-/// # Safety
-/// `first` must come from getaddrinfo(3).
-unsafe fn as_gid(
-    first: &addrinfo,
+fn as_gid(
+    addr: Buffer<'_>,
     hints: Option<&rdma_addrinfo>,
     port_space: c_int,
 ) -> Option<sockaddr_ib> {
-    if !hints.is_some_and(wants_gids) || first.ai_family != libc::AF_INET6 {
-        return None;
+    match addr.sockaddr() {
+        Some(Sockaddr::V6(v6)) if hints.is_some_and(wants_gids) => {
+            let gid = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(ib_address(gid, u16::from_be(v6.sin6_port), port_space))
+        }
+        _ => None,
     }
-    // SAFETY: the family determines the type.
-    let v6 = unsafe { first.ai_addr.cast::<sockaddr_in6>().read_unaligned() };
-    let gid = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-    Some(ib_address(gid, u16::from_be(v6.sin6_port), port_space))
-}
-
-/// # Safety
-/// `name` must be NULL or terminated.
-unsafe fn copy_name(name: *const c_char) -> *mut c_char {
-    if name.is_null() {
-        return ptr::null_mut();
-    }
-    // SAFETY: by contract.
-    unsafe { libc::strdup(name) }
 }
 
 /// `rdma_freeaddrinfo`.
@@ -325,14 +322,13 @@ pub(crate) extern "C" fn rdma_freeaddrinfo(res: Last<'_, rdma_addrinfo>) {
                 info.ai_src_canonname.cast(),
                 info.ai_dst_canonname.cast(),
                 info.ai_connect,
+                this.cast(),
             ];
             next = info.ai_next;
             for part in parts {
-                // SAFETY: NULL, or allocated by malloc(3).
+                // SAFETY: NULL, or allocated by calloc(3), and not used any more.
                 unsafe { libc::free(part) };
             }
-            // SAFETY: allocated by calloc(3), and not used any more.
-            unsafe { libc::free(this.cast()) };
         }
         Ok(())
     });

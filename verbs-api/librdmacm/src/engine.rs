@@ -381,6 +381,5 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<Duration>) -> Result<usize,
 /// # Errors
 /// As for [`ops`].
 pub(crate) fn generation() -> Result<u32, Errno> {
-    // SAFETY: a function without arguments.
-    Ok(unsafe { (ops()?.generation)() })
+    Ok((ops()?.generation)())
 }

@@ -57,13 +57,13 @@ pub(crate) fn set_errno(code: c_int) {
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    safe fn pthread_setcancelstate(state: c_int, old: Option<&mut c_int>) -> c_int;
 }
 
 fn set_cancel_state(state: c_int) -> c_int {
     let mut old = state;
-    // SAFETY: `old` is writable. The call fails only for other values than these two.
-    unsafe { pthread_setcancelstate(state, &raw mut old) };
+    // Fails only for other values than these two.
+    pthread_setcancelstate(state, Some(&mut old));
     old
 }
 

@@ -209,21 +209,12 @@ impl<'a> Request<'a, ibv_send_wr> {
         if self.0.send_flags & IBV_SEND_INLINE == 0 {
             return None;
         }
+        let sge = self.list().get(index)?;
+        let addr = usize::try_from(sge.addr).unwrap_or(0);
+        let len = usize::try_from(sge.length).unwrap_or(0);
         // SAFETY: with this flag, each entry names readable memory of the program.
-        self.list().get(index).map(|sge| unsafe { data_of(&sge) })
+        Some(unsafe { Buffer::new(ptr::with_exposed_provenance(addr), len) })
     }
-}
-
-/// Returns the memory that an entry names.
-///
-/// # Safety
-/// The memory must be readable during `'a`, unless it is at NULL.
-#[inline]
-unsafe fn data_of<'a>(sge: &ibv_sge) -> Buffer<'a> {
-    let addr = usize::try_from(sge.addr).unwrap_or(0);
-    let len = usize::try_from(sge.length).unwrap_or(0);
-    // SAFETY: same contract.
-    unsafe { Buffer::new(ptr::with_exposed_provenance(addr), len) }
 }
 
 impl<'a> Request<'a, ibv_recv_wr> {

@@ -105,9 +105,13 @@ impl<'a> List<'a, ibv_data_buf> {
 
 /// Returns an array that ends with NULL and that free(3) frees. NULL if there is no memory.
 pub(crate) fn array_for_c<T>(entries: impl Iterator<Item = *mut T>) -> *mut *mut T {
-    let entries: Vec<*mut T> = entries.chain([ptr::null_mut()]).collect();
+    for_c(&entries.chain([ptr::null_mut()]).collect::<Vec<_>>())
+}
+
+/// Returns a copy that free(3) frees. NULL if there is no memory.
+pub(crate) fn for_c<T: Copy>(entries: &[T]) -> *mut T {
     // SAFETY: calloc takes any size.
-    let array: *mut *mut T = unsafe { libc::calloc(entries.len(), size_of::<*mut T>()) }.cast();
+    let array: *mut T = unsafe { libc::calloc(entries.len(), size_of::<T>()) }.cast();
     if !array.is_null() {
         // SAFETY: the new array has that many entries.
         unsafe { ptr::copy_nonoverlapping(entries.as_ptr(), array, entries.len()) };

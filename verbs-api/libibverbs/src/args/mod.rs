@@ -10,7 +10,8 @@
 //!
 //! | type | promise |
 //! |---|---|
-//! | [`Handle`] | NULL, or an object of this type, which no call destroys meanwhile |
+//! | [`Handle`] | NULL, or an object of this type, which no call destroys meanwhile. No thread writes |
+//! | | a member that the call reads. |
 //! | [`Last`] | like [`Handle`], and no thread uses the object after a successful call |
 //! | [`In`] | NULL, or a readable structure, which no thread writes meanwhile |
 //! | [`Out`] | NULL, or a place for a structure, whose content may be uninitialized |
@@ -23,6 +24,10 @@
 //! accessors of [`View`] (`views.rs`) return it as a [`Handle`], and only where `comp_mask` has
 //! its bit. No type makes a reference to memory that another thread may write: structures are
 //! copied, and results are written through the pointer.
+//!
+//! A pointer and its length are two arguments in C, and one in Rust: [`Buffer`], [`Room`],
+//! [`List`], [`Places`], [`Answer`], [`Resized`], [`ResizedList`], [`Scattered`]. They are made of a
+//! tuple, which a row of `trace/calls.rs`, `trace/ops.rs` or [`slot::combined`] names.
 //!
 //! A function table has a raw pointer in each signature. [`slot`] converts functions for it.
 
@@ -51,7 +56,7 @@ mod zero;
 
 pub(crate) use address::{Address, Sockaddr, address_len};
 pub(crate) use chain::{Chain, Chained, Request};
-pub(crate) use list::{List, Text, array_for_c};
+pub(crate) use list::{List, Text, array_for_c, for_c};
 pub(crate) use member::{Member, member};
 pub(crate) use object::{CObject, Handle, Last, New, object_of};
 pub(crate) use sized::{

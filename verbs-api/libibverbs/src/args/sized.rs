@@ -115,20 +115,29 @@ pub(crate) fn gid_bytes(gid: &ibv_gid) -> [u8; 16] {
 }
 
 /// Marks bytes that the call reads.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Reads {}
 
 /// Marks bytes that the call writes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Writes {}
 
 /// Bytes that the call reads or writes, at a pointer that may be NULL.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Bytes<'a, K> {
     first: *mut c_void,
     len: usize,
     call: PhantomData<(&'a [u8], K)>,
 }
+
+impl<K> Clone for Bytes<'_, K> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Bytes<'_, K> {}
 
 /// Bytes that the call reads. The pointer may be NULL.
 pub(crate) type Buffer<'a> = Bytes<'a, Reads>;

@@ -169,49 +169,46 @@ impl<'a> InOut<'a, msghdr> {
     }
 }
 
-impl<'a> View<'a, rdma_addrinfo> {
-    /// Returns the own address.
-    pub(crate) fn src(&self) -> Address<'a> {
-        // SAFETY: NULL, or an address.
-        unsafe { Address::new(self.ai_src_addr) }
-    }
-
-    /// Returns the peer's address.
-    pub(crate) fn dst(&self) -> Address<'a> {
-        // SAFETY: NULL, or an address.
-        unsafe { Address::new(self.ai_dst_addr) }
-    }
-
-    /// Returns the bytes of the own address, as long as the program says.
-    pub(crate) fn src_bytes(&self) -> Buffer<'a> {
-        // SAFETY: the address has that length.
-        unsafe { Buffer::new(self.ai_src_addr.cast(), self.ai_src_len as usize) }
-    }
-
-    /// Returns the bytes of the peer's address, as long as the program says.
-    pub(crate) fn dst_bytes(&self) -> Buffer<'a> {
-        // SAFETY: the address has that length.
-        unsafe { Buffer::new(self.ai_dst_addr.cast(), self.ai_dst_len as usize) }
-    }
-
-    /// Returns the route.
-    pub(crate) fn route(&self) -> Buffer<'a> {
-        // SAFETY: the route has that length.
-        unsafe { Buffer::new(self.ai_route, self.ai_route_len) }
-    }
-
-    /// Returns the bytes that precede the private data of a connection.
-    pub(crate) fn private(&self) -> Buffer<'a> {
-        // SAFETY: the data has that length.
-        unsafe { Buffer::new(self.ai_connect, self.ai_connect_len) }
-    }
+/// Defines accessors for socket addresses, and for bytes whose length is another member.
+macro_rules! memory {
+    ($($structure:ty {
+        $(address $address:ident: $of:ident;)*
+        $(bytes $bytes:ident: $first:ident, $len:ident;)*
+    })+) => { $(
+        impl<'a> View<'a, $structure> {
+            $(
+                /// Returns the socket address that the member names.
+                pub(crate) fn $address(&self) -> Address<'a> {
+                    // SAFETY: NULL, or an address.
+                    unsafe { Address::new((**self).$of) }
+                }
+            )*
+            $(
+                /// Returns the bytes that the member names.
+                pub(crate) fn $bytes(&self) -> Buffer<'a> {
+                    // SAFETY: the bytes have the length that the other member says.
+                    unsafe { FromC::from_c(((**self).$first, (**self).$len)) }
+                }
+            )*
+        }
+    )+ };
 }
 
-impl<'a> View<'a, rdma_cm_join_mc_attr_ex> {
-    /// Returns the address of the group.
-    pub(crate) fn addr(&self) -> Address<'a> {
-        // SAFETY: NULL, or an address.
-        unsafe { Address::new(self.addr) }
+memory! {
+    rdma_addrinfo {
+        address src: ai_src_addr;
+        address dst: ai_dst_addr;
+        bytes src_bytes: ai_src_addr, ai_src_len;
+        bytes dst_bytes: ai_dst_addr, ai_dst_len;
+        bytes route: ai_route, ai_route_len;
+        // They precede the private data of a connection.
+        bytes private: ai_connect, ai_connect_len;
+    }
+    rdma_cm_join_mc_attr_ex {
+        address addr: addr;
+    }
+    rdma_conn_param {
+        bytes private: private_data, private_data_len;
     }
 }
 
@@ -228,13 +225,6 @@ impl<'a> View<'a, rdma_conn_param> {
         };
         // SAFETY: the private data is there during `'a`, and there is no other pointer.
         Ok(unsafe { View::new(param) })
-    }
-
-    /// Returns the private data of the connection.
-    pub(crate) fn private(&self) -> Buffer<'a> {
-        let param: &rdma_conn_param = self;
-        // SAFETY: the data has that length.
-        unsafe { Buffer::new(param.private_data, param.private_data_len.into()) }
     }
 }
 

@@ -10,7 +10,7 @@ use rocade_abi::{
     ibv_odp_caps, ibv_port_attr, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_qp_open_attr, ibv_sa_path_rec, ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wq,
     mlx5::{mlx5dv_context, mlx5dv_qp_ex},
-    rdma_cm_id, rocade_cm_route, verbs_context,
+    rdma_addrinfo, rdma_cm_id, rocade_cm_route, verbs_context,
 };
 
 /// A structure for which zero bytes are a value.
@@ -67,6 +67,7 @@ zero! {
     libc::stat,
     mlx5dv_context,
     mlx5dv_qp_ex,
+    rdma_addrinfo,
     rdma_cm_id,
     rocade_cm_route,
     verbs_context,

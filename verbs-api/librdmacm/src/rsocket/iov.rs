@@ -23,7 +23,7 @@ pub(super) type Source<'a> = Cursor<'a, Reads>;
 /// A position in buffers that are received into.
 pub(super) type Target<'a> = Cursor<'a, Writes>;
 
-impl<'a, K: Copy> Cursor<'a, K> {
+impl<'a, K> Cursor<'a, K> {
     /// Creates a cursor of one buffer.
     pub(super) fn one(buffer: Bytes<'a, K>) -> Result<Self, Errno> {
         Self::new(buffer, Vec::new())

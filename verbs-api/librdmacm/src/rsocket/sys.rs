@@ -43,9 +43,8 @@ enum Call<'a> {
 type Room<'a> = (&'a mut sockaddr_storage, &'a mut socklen_t);
 
 /// Returns a number as an argument of a system call.
-fn number(value: impl Into<i64>) -> usize {
-    let value: i64 = value.into();
-    value.cast_unsigned() as usize
+const fn number(value: c_int) -> usize {
+    (value as isize).cast_unsigned()
 }
 
 /// Returns a pointer as an argument of a system call.
