@@ -91,7 +91,7 @@ fn object<C>(cookie: u64) -> *mut C {
     ptr::with_exposed_provenance_mut(usize::try_from(cookie).unwrap_or(0))
 }
 
-/// What an event is about.
+/// The object, or the number of one, that an event is about.
 enum Source<'a> {
     Cq(Handle<'a, ibv_cq>),
     Qp(Handle<'a, ibv_qp>),

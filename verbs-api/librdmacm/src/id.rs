@@ -339,7 +339,7 @@ impl IdObject {
         if event::rdma_get_cm_event(channel, Out::of(&mut made)) != 0 {
             return Err(Errno::last());
         }
-        // SAFETY: an event was written, and nobody has acknowledged it.
+        // SAFETY: an event was written, and is not acknowledged yet.
         Ok((made, unsafe { made.read() }))
     }
 
@@ -426,9 +426,9 @@ pub(crate) const fn qp_type_of(ps: c_uint) -> Option<c_uint> {
 
 /// The channel of an ID.
 enum Channel<'a> {
-    /// That of the program.
+    /// The program's channel.
     Given(Handle<'a, rdma_event_channel>),
-    /// A new one, because the program gave none.
+    /// A new channel, because the program gave none.
     Own(New<rdma_event_channel>),
 }
 

@@ -26,8 +26,8 @@
 //! copied, and results are written through the pointer.
 //!
 //! A pointer and its length are two arguments in C, and one in Rust: [`Buffer`], [`Room`],
-//! [`List`], [`Places`], [`Answer`], [`Resized`], [`ResizedList`], [`Scattered`]. They are made of a
-//! tuple, which a row of `trace/calls.rs`, `trace/ops.rs` or [`slot::combined`] names.
+//! [`List`], [`Places`], [`Answer`], [`Resized`], [`ResizedList`], [`Scattered`]. They are made of
+//! a tuple, which a row of `trace/calls.rs`, `trace/ops.rs` or [`slot::combined`] names.
 //!
 //! A function table has a raw pointer in each signature. [`slot`] converts functions for it.
 
@@ -43,6 +43,7 @@ use std::ffi::c_char;
 use libc::sockaddr;
 
 mod address;
+mod bytes;
 mod chain;
 mod grown;
 mod list;
@@ -55,14 +56,14 @@ mod views;
 mod zero;
 
 pub(crate) use address::{Address, Sockaddr, address_len};
+pub(crate) use bytes::{
+    AnyBytes, Buffer, Bytes, Reads, Room, Writes, any_bytes, bytes_of, bytes_of_mut, gid_bytes,
+};
 pub(crate) use chain::{Chain, Chained, Request};
 pub(crate) use list::{List, Text, array_for_c, for_c};
 pub(crate) use member::{Member, member};
 pub(crate) use object::{CObject, Handle, Last, New, object_of};
-pub(crate) use sized::{
-    Answer, AnyBytes, Buffer, Bytes, Length, Places, Pointer, Reads, Resized, ResizedList, Room,
-    Scattered, Writes, any_bytes, bytes_of, bytes_of_mut, gid_bytes,
-};
+pub(crate) use sized::{Answer, Length, Places, Pointer, Resized, ResizedList, Scattered};
 pub(crate) use structure::{In, InOut, Out, Plain, View};
 pub(crate) use views::members;
 pub(crate) use zero::zeroed;

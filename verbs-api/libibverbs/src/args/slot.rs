@@ -52,9 +52,9 @@ conversions! {
     of_7(A: RA, B: RB, C: RC, D: RD, E: RE, F: RF, G: RG);
 }
 
-/// Defines functions for tables, in which two arguments of C that belong together, such as a pointer
-/// and its length, become one argument. The list after the name of the real function has them as a
-/// tuple.
+/// Defines functions for tables, in which two arguments of C that belong together, such as a
+/// pointer and its length, become one argument. The list after the name of the real function has
+/// them as a tuple.
 macro_rules! combined {
     ($(
         $vis:vis fn $name:ident($($arg:ident: $kind:ty),*) $(-> $ret:ty)?

@@ -3,7 +3,8 @@
 /// Makes a traced function per row: ABI, rule of failures, the verb, name and signature.
 ///
 /// Between verb and name, a row may have a list of the verb's arguments. Two arguments of C that
-/// belong together, such as a pointer and its length, are a tuple there, which becomes one argument.
+/// belong together, such as a pointer and its length, are a tuple there, which becomes one
+/// argument.
 macro_rules! traced {
     ($(
         $abi:tt $rule:ident $path:path $([$($given:expr),*])?
