@@ -17,7 +17,7 @@ pub use packet::fold;
 pub(crate) use packet::{note, received, sent};
 pub use record::{Kind, Record, flag};
 use ring::Ring;
-pub use ring::RingReader;
+pub use ring::{RingReader, records};
 
 /// The variable with the directory of the rings.
 pub const ENV_TRACE_DIR: &str = "ROCADE_TRACE_DIR";

@@ -183,26 +183,21 @@ impl RingReader {
         Ok(reader)
     }
 
-    /// Appends all complete records that there are to `records`, and makes room for as many.
+    /// Appends the words of all complete records that there are, and makes room for as many.
+    /// [`records`] gets the records from them.
     ///
     /// # Errors
     /// Those of reading and writing the file.
-    pub fn read(&mut self, records: &mut Vec<Record>) -> io::Result<()> {
+    pub fn read(&mut self, read: &mut Vec<u64>) -> io::Result<()> {
         loop {
             let head = self.control(HEAD)?;
             let words = self.words(head.min(self.tail + CHUNK))?;
-            let mut at = 0;
-            while let Some(len) = words.get(at).and_then(|head| record::words_of(*head)) {
-                let Some(one) = words.get(at..at + len) else {
-                    break;
-                };
-                records.extend(record::parse(one));
-                at += len;
-            }
-            if at == 0 {
+            let complete = complete(&words).map(<[u64]>::len).sum();
+            if complete == 0 {
                 return Ok(());
             }
-            self.release(at)?;
+            read.extend(words.iter().take(complete));
+            self.release(complete)?;
         }
     }
 
@@ -243,6 +238,21 @@ impl RingReader {
     }
 }
 
+/// Returns the words of each record up to the first one that is not complete.
+fn complete(mut words: &[u64]) -> impl Iterator<Item = &[u64]> {
+    std::iter::from_fn(move || {
+        let len = record::words_of(*words.first()?)?;
+        let (one, rest) = words.split_at_checked(len)?;
+        words = rest;
+        Some(one)
+    })
+}
+
+/// Returns the records whose words [`RingReader::read`] has read.
+pub fn records(words: &[u64]) -> impl Iterator<Item = Record> {
+    complete(words).filter_map(record::parse)
+}
+
 /// Returns the parts of the file, as offset and length, between two positions.
 fn parts(start: u64, end: u64) -> impl Iterator<Item = (u64, usize)> {
     let capacity = CAPACITY as u64;
@@ -273,6 +283,12 @@ mod tests {
         (dir, ring, reader)
     }
 
+    fn read_all(reader: &mut RingReader) -> Vec<Record> {
+        let mut words = Vec::new();
+        reader.read(&mut words).expect("readable");
+        records(&words).collect()
+    }
+
     #[test]
     fn records_are_read_as_they_were_written_also_around_the_end() {
         let (_dir, ring, mut reader) = pair();
@@ -283,8 +299,7 @@ mod tests {
             for _ in 0..20_000 {
                 ring.push(1, 0, (Kind::Enter, &fields, text.as_bytes()));
             }
-            let mut records = Vec::new();
-            reader.read(&mut records).expect("readable");
+            let records = read_all(&mut reader);
             assert_eq!(records.len(), 20_000, "round {round}");
             let is_right = |one: &Record| one.fields == fields && one.text == text;
             assert!(records.iter().all(is_right));
@@ -302,19 +317,15 @@ mod tests {
             ring.push(1, 0, (Kind::ReqNotify, &[7], b""));
         }
         assert_eq!(reader.lost().expect("readable"), 10);
-        let mut records = Vec::new();
-        reader.read(&mut records).expect("readable");
-        assert_eq!(records.len(), fit);
+        assert_eq!(read_all(&mut reader).len(), fit);
         ring.push(1, 0, (Kind::ReqNotify, &[8], b""));
-        records.clear();
-        reader.read(&mut records).expect("readable");
+        let records = read_all(&mut reader);
         assert_eq!(records.first().map(|one| one.field(0)), Some(8));
     }
 
     #[test]
     fn threads_write_side_by_side() {
         let (_dir, ring, mut reader) = pair();
-        let mut records = Vec::new();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let ring = &ring;
@@ -325,7 +336,7 @@ mod tests {
                 });
             }
         });
-        reader.read(&mut records).expect("readable");
+        let records = read_all(&mut reader);
         for thread in 0..4 {
             let of_thread = records.iter().filter(|one| one.field(0) == thread);
             let numbers: Vec<u64> = of_thread.map(|one| one.field(1)).collect();

@@ -28,7 +28,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rocade_emulator::trace::{ENV_TRACE_DIR, now_ns};
 use rocade_emulator::{FileSizeErrors, IgnoredInterrupts};
@@ -139,23 +139,48 @@ impl Session {
         self.model.progress_ns = now_ns();
         loop {
             let ended = child.try_wait()?;
-            let entries = self.source.next(ended.is_some())?;
-            for entry in &entries {
-                for event in self.model.take(entry) {
-                    self.show(&event)?;
-                }
-            }
+            let is_busy = self.source.collect()?;
             if let Some(status) = ended {
+                while self.decode(true)?.is_some() {}
                 self.finish(status)?;
                 return Ok(status);
             }
-            self.report_silence()?;
-            if entries.is_empty() {
-                self.report_ended()?;
-                self.flush()?;
-                thread::sleep(TICK);
+            if !is_busy {
+                let until = Instant::now() + TICK;
+                let mut decoded = 0;
+                let has_all = loop {
+                    match self.decode(false)? {
+                        Some(count) => decoded += count,
+                        None => break true,
+                    }
+                    if Instant::now() > until {
+                        break false;
+                    }
+                };
+                if !has_all {
+                    continue;
+                }
+                self.report_silence()?;
+                if decoded == 0 {
+                    self.report_ended()?;
+                    self.flush()?;
+                }
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Shows the records of a round. Returns their number, or `None` without a round.
+    fn decode(&mut self, all: bool) -> io::Result<Option<usize>> {
+        let Some(entries) = self.source.next(all) else {
+            return Ok(None);
+        };
+        for entry in &entries {
+            for event in self.model.take(entry) {
+                self.show(&event)?;
             }
         }
+        Ok(Some(entries.len()))
     }
 
     fn show(&mut self, event: &Event) -> io::Result<()> {

@@ -1,10 +1,13 @@
 //! The rings of all traced processes, merged by time.
+//!
+//! While the program is busy, its records are only copied, which takes little time. They are decoded
+//! when it becomes quiet or ends, or when too many wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rocade_emulator::trace::{Record, RingReader, now_ns};
+use rocade_emulator::trace::{Record, RingReader, now_ns, records};
 
 /// A record and the process that has written it.
 #[derive(Debug, Clone)]
@@ -17,11 +20,27 @@ pub(super) struct Entry {
 /// of other processes take their place before them.
 const SETTLE_NS: u64 = 20_000_000;
 
-/// The rings in a directory.
+/// A round with more words comes from a program that is busy: some hundred records.
+const BUSY_WORDS: usize = 4 * 1024;
+/// Most words that wait: 256 MiB.
+const MOST_HELD_WORDS: usize = 32 * 1024 * 1024;
+
+/// The words that a look at the rings has found.
+#[derive(Debug)]
+struct Round {
+    /// The time before the look.
+    at_ns: u64,
+    /// The words of each process.
+    words: Vec<(u32, Vec<u64>)>,
+}
+
+/// The rings in a directory, and what was copied out of them.
 #[derive(Debug)]
 pub(super) struct Source {
     dir: PathBuf,
     rings: BTreeMap<PathBuf, (u32, RingReader)>,
+    rounds: VecDeque<Round>,
+    held_words: usize,
     waiting: Vec<Entry>,
 }
 
@@ -30,6 +49,8 @@ impl Source {
         Self {
             dir: dir.to_owned(),
             rings: BTreeMap::new(),
+            rounds: VecDeque::new(),
+            held_words: 0,
             waiting: Vec::new(),
         }
     }
@@ -51,30 +72,50 @@ impl Source {
         Ok(())
     }
 
-    /// Returns new records in the order of time. With `all`, also those that could still get
-    /// predecessors.
+    /// Copies new records out of the rings. Returns true if decoding them should wait, because the
+    /// program is busy and may need the processor.
     ///
     /// # Errors
     /// Those of reading the files.
-    pub(super) fn next(&mut self, all: bool) -> io::Result<Vec<Entry>> {
+    pub(super) fn collect(&mut self) -> io::Result<bool> {
         self.find()?;
-        let until = if all {
+        let mut round = Round {
+            at_ns: now_ns(),
+            words: Vec::new(),
+        };
+        let mut found = 0;
+        for (pid, ring) in self.rings.values_mut() {
+            let mut words = Vec::new();
+            ring.read(&mut words)?;
+            found += words.len();
+            if !words.is_empty() {
+                round.words.push((*pid, words));
+            }
+        }
+        self.held_words += found;
+        self.rounds.push_back(round);
+        Ok(found > BUSY_WORDS && self.held_words < MOST_HELD_WORDS)
+    }
+
+    /// Decodes the oldest round. Returns records in the order of time, or `None` without a round.
+    /// With `all`, also those that could still get predecessors.
+    pub(super) fn next(&mut self, all: bool) -> Option<Vec<Entry>> {
+        let round = self.rounds.pop_front()?;
+        for (pid, words) in &round.words {
+            self.held_words -= words.len();
+            let entry = |record| Entry { pid: *pid, record };
+            self.waiting.extend(records(words).map(entry));
+        }
+        let until = if all && self.rounds.is_empty() {
             u64::MAX
         } else {
-            now_ns().saturating_sub(SETTLE_NS)
+            round.at_ns.saturating_sub(SETTLE_NS)
         };
-        let mut records = Vec::new();
-        for (pid, ring) in self.rings.values_mut() {
-            ring.read(&mut records)?;
-            let pid = *pid;
-            let entries = records.drain(..).map(|record| Entry { pid, record });
-            self.waiting.extend(entries);
-        }
         self.waiting.sort_by_key(|entry| entry.record.time_ns);
         let ready = self
             .waiting
             .partition_point(|entry| entry.record.time_ns <= until);
-        Ok(self.waiting.drain(..ready).collect())
+        Some(self.waiting.drain(..ready).collect())
     }
 
     /// Returns the processes that have lost records, and how many.
