@@ -3,7 +3,7 @@
  * requests and reports the results, as ordered by the suite. It needs only libibverbs and librdmacm
  * of any rdma-core:
  *
- * 	cc -O2 -o agent agent.c states.c windows.c serve.c cm.c -lrdmacm -libverbs
+ * 	cc -O2 -o agent agent.c states.c windows.c groups.c serve.c cm.c -lrdmacm -libverbs
  * 	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-t TOKEN] [-l TCP_PORT [-a ADDR]]
  *
  * It reads orders from standard input and writes the answers to standard output. With -l, it uses
@@ -77,7 +77,7 @@ uint64_t number(void)
 	return strtoull(word(), NULL, 0);
 }
 
-static void gid_of(const char *address, union ibv_gid *gid)
+void gid_of(const char *address, union ibv_gid *gid)
 {
 	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 	if (inet_pton(AF_INET6, address, gid->raw) == 1)
@@ -212,10 +212,7 @@ static void destroy_resources(struct end *end)
 static void destroy(struct end *end)
 {
 	deallocate_windows(end);
-	for (int i = 0; end->qp && i < end->group_count; i++)
-		ibv_detach_mcast(end->qp, &end->groups[i], 0);
-	if (end->group_socket > 0)
-		close(end->group_socket);
+	leave_groups(end);
 	if (end->qp)
 		ibv_destroy_qp(end->qp);
 	if (!end->first)
@@ -576,40 +573,6 @@ static int rearm(struct end *end)
 	return errno ? unable("path migration") : answer("ok");
 }
 
-/* Notes each attached group once, because it is detached once. */
-static void remember(struct end *end, const union ibv_gid *group, int is_leave)
-{
-	int at = 0;
-	while (at < end->group_count && memcmp(&end->groups[at], group, sizeof *group))
-		at++;
-	if (is_leave && at < end->group_count)
-		end->groups[at] = end->groups[--end->group_count];
-	else if (!is_leave && at == end->group_count)
-		end->groups[end->group_count++] = *group;
-}
-
-/* join HANDLE GROUP, leave HANDLE GROUP */
-static int join(struct end *end, int is_leave)
-{
-	union ibv_gid group;
-	struct ip_mreq membership;
-	const char *address = word();
-	gid_of(address, &group);
-	if (!end->qp || end->group_count == GROUPS)
-		return answer("unable no such queue pair, or too many groups");
-	errno = is_leave ? ibv_detach_mcast(end->qp, &group, 0) : ibv_attach_mcast(end->qp, &group, 0);
-	if (errno)
-		return unable(is_leave ? "ibv_detach_mcast" : "ibv_attach_mcast");
-	remember(end, &group, is_leave);
-	if (!is_leave && inet_pton(AF_INET, address, &membership.imr_multiaddr) == 1 &&
-	    inet_pton(AF_INET, device_address, &membership.imr_interface) == 1) {
-		if (!end->group_socket)
-			end->group_socket = socket(AF_INET, SOCK_DGRAM, 0);
-		setsockopt(end->group_socket, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership);
-	}
-	return answer("ok");
-}
-
 static int destroy_qp(struct end *end)
 {
 	if (!end->qp || (errno = ibv_destroy_qp(end->qp)))
@@ -670,8 +633,8 @@ static int obey(char *line)
 	       is(order, "rearm")      ? rearm(end) :
 	       is(order, "reset")      ? reset(end) :
 	       is(order, "limit")      ? limit(end) :
-	       is(order, "join")       ? join(end, 0) :
-	       is(order, "leave")      ? join(end, 1) :
+	       is(order, "join")       ? join(end, device_address, 0) :
+	       is(order, "leave")      ? join(end, device_address, 1) :
 	       is(order, "destroy")    ? destroy_qp(end) :
 					 answer("unable to %s", order);
 }

@@ -47,6 +47,8 @@ const char *word(void);
 /* Returns the next word of the order as a number. */
 uint64_t number(void);
 int is(const char *a, const char *b);
+/* Sets the GID of an IP address. */
+void gid_of(const char *address, union ibv_gid *gid);
 
 /* Moves a queue pair with its attributes to a state. Returns 0, or an error and sets errno. */
 int to_init(struct end *end, struct ibv_qp_attr *attr);
@@ -68,6 +70,11 @@ int bind_type_1(struct end *end);
 int bind_type_2(struct end *end, struct ibv_send_wr *wr);
 /* Deallocates the windows of a queue pair and of those that share its resources. */
 void deallocate_windows(struct end *end);
+
+/* join HANDLE GROUP, leave HANDLE GROUP, from the group on. */
+int join(struct end *end, const char *device_address, int is_leave);
+/* Detaches a queue pair from its groups. */
+void leave_groups(struct end *end);
 
 /* Executes an order of the connection manager, whose name begins with "cm-". */
 int manage(const char *order, const char *device_address);

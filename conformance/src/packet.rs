@@ -1,6 +1,6 @@
 //! Builds packets to send. They are valid unless a method makes them invalid.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use rocade_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Headers, ImmDt, MAX_HEADERS_LEN, Msn, Opcode, Psn, Qpn,
@@ -19,7 +19,7 @@ pub struct PacketBuilder {
     is_covered_twice: bool,
     cut: Option<usize>,
     pub(crate) via: Via,
-    pub(crate) group: Option<Ipv4Addr>,
+    pub(crate) group: Option<IpAddr>,
 }
 
 impl PacketBuilder {
@@ -148,7 +148,7 @@ impl PacketBuilder {
 
     /// Sends the packet to a multicast group instead of the peer's address.
     #[must_use]
-    pub const fn to_group(mut self, group: Ipv4Addr) -> Self {
+    pub const fn to_group(mut self, group: IpAddr) -> Self {
         self.group = Some(group);
         self
     }

@@ -12,7 +12,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, HashMap, VecDeque},
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -96,6 +96,11 @@ pub struct Rig {
     transcript: RefCell<Transcript>,
 }
 
+/// Returns true if a packet to a group failed because the interface has no route to it.
+fn is_without_route(packet: &PacketBuilder, error: &io::Error) -> bool {
+    packet.group.is_some() && error.raw_os_error() == Some(libc::ENETUNREACH)
+}
+
 impl Rig {
     /// The first QP number of the rig.
     const FIRST_QPN: u32 = 0x00a5_0100;
@@ -162,7 +167,7 @@ impl Rig {
             })?,
         };
         let (flow, host) = match packet.group {
-            Some(group) => (self.flow_to(group)?, group.into()),
+            Some(group) => (self.flow_to(group)?, group),
             None => (sender.flow.clone(), self.peer),
         };
         let bytes = packet.emit(&flow);
@@ -177,14 +182,20 @@ impl Rig {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(CaseError::Skipped(
                 "the packet is longer than the network takes".to_owned(),
             )),
+            Err(error) if is_without_route(packet, &error) => Err(CaseError::Skipped(format!(
+                "the interface of {} has no route to groups of IPv6, as lo",
+                self.local
+            ))),
             Err(error) => fail(format!("failed to send: {error}")),
         }
     }
 
     /// Returns the part of the ICRC that depends on the addresses of a packet to a group.
-    fn flow_to(&self, group: Ipv4Addr) -> CaseResult<IcrcFlow> {
-        let flow = IcrcFlow::new(self.local, group.into(), ROCE_UDP_PORT);
-        flow.ok_or_else(|| CaseError::Skipped("the rig has no IPv4 address".to_owned()))
+    fn flow_to(&self, group: IpAddr) -> CaseResult<IcrcFlow> {
+        let flow = IcrcFlow::new(self.local, group, ROCE_UDP_PORT);
+        flow.ok_or_else(|| {
+            CaseError::Skipped("the rig has no address of the group's IP version".to_owned())
+        })
     }
 
     /// Returns the next packet for a queue pair of the rig, or `None` at the deadline.

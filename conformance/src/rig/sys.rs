@@ -1,8 +1,8 @@
 //! Socket options that std lacks.
 
 use std::{
-    io,
-    net::{IpAddr, UdpSocket},
+    fs, io,
+    net::{IpAddr, Ipv6Addr, UdpSocket},
     os::fd::{AsFd, AsRawFd},
 };
 
@@ -29,22 +29,38 @@ fn set(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Resul
 }
 
 /// Sets DF, so that sent IPv4 packets have Identification 0, which the ICRC covers. Sends to groups
-/// by the interface of the local address. Also accepts IPv6 packets without a UDP checksum.
+/// by the interface of the local address. Accepts IPv6 packets without a UDP checksum.
 //= ENC-06 ENC-07
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
-    if let IpAddr::V4(local) = socket.local_addr()?.ip() {
-        set(
-            socket,
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DO,
-        )?;
-        // The value is an in_addr, which has the size of an int.
-        let interface = c_int::from_ne_bytes(local.octets());
-        set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, interface)
-    } else {
-        set(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)
+    match socket.local_addr()?.ip() {
+        IpAddr::V4(local) => {
+            set(
+                socket,
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_DO,
+            )?;
+            // The value is an in_addr, which has the size of an int.
+            let interface = c_int::from_ne_bytes(local.octets());
+            set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, interface)
+        }
+        IpAddr::V6(local) => {
+            let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF);
+            set(socket, level, name, interface_of(local))?;
+            set(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)
+        }
     }
+}
+
+/// Returns the index of the interface that has an address, or 0, which leaves the choice to the
+/// system.
+fn interface_of(address: Ipv6Addr) -> c_int {
+    let wanted = format!("{:032x}", u128::from(address));
+    // A line is the address, the index, and the prefix, scope and flags, then the name.
+    let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let mut rest = table.lines().filter_map(|line| line.strip_prefix(&wanted));
+    let index = rest.next().and_then(|rest| rest.split_whitespace().next());
+    index.map_or(0, |index| c_int::from_str_radix(index, 16).unwrap_or(0))
 }
 
 /// Disables the UDP checksum of sent packets.

@@ -1,14 +1,14 @@
-//! Multicast groups of UD queue pairs. The rig sends to IPv4 groups.
+//! Multicast groups of UD queue pairs. The groups have the IP version of the peer's address.
 //!
 //! The device may receive packets to groups at another place than others, so a packet that must be
 //! dropped is followed by one to the same group that must arrive.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rocade_wire::{Opcode, Operation, Qkey, Qpn, Service};
 
 use crate::{
-    Bench, Case, CaseError, CaseResult, Conn, PacketBuilder, QpSpec,
+    Bench, Case, CaseResult, Conn, PacketBuilder, QpSpec,
     case::{equal, fail},
     peer::{Buffer, QKEY, Status},
 };
@@ -40,17 +40,26 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("MC-08", "a-member-without-a-receive", without_receive),
 ];
 
-const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 77, 1);
-const OTHER_GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 77, 2);
 const GRH_LEN: usize = 40;
 const RECEIVE: Buffer = Buffer::new(0, 256);
 
+/// Returns a group of the site. The numbers of different groups differ.
+fn group(bench: &Bench<'_>, number: u8) -> IpAddr {
+    if bench.rig().local().is_ipv4() {
+        Ipv4Addr::new(239, 255, 77, number).into()
+    } else {
+        // Transient, with the scope of a site.
+        Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x4d, number.into()).into()
+    }
+}
+
+/// Returns the group of all cases.
+fn main_group(bench: &Bench<'_>) -> IpAddr {
+    group(bench, 1)
+}
+
 /// Returns a UD queue pair with receives, and the rig's side of it.
 fn connect<'b>(bench: &'b Bench<'b>, receives: usize) -> CaseResult<Conn<'b>> {
-    if !bench.rig().local().is_ipv4() {
-        let why = "the groups of the suite are of IPv4";
-        return Err(CaseError::Skipped(why.to_owned()));
-    }
     let receive = |number| Buffer {
         offset: 256 * number,
         ..RECEIVE
@@ -64,16 +73,16 @@ fn connect<'b>(bench: &'b Bench<'b>, receives: usize) -> CaseResult<Conn<'b>> {
 
 fn member<'b>(bench: &'b Bench<'b>, receives: usize) -> CaseResult<Conn<'b>> {
     let conn = connect(bench, receives)?;
-    conn.join(GROUP.into())?;
+    conn.join(main_group(bench))?;
     Ok(conn)
 }
 
 /// Returns a member of the group that is there before the members of the case, once a packet has
 /// reached it. Before that, the filters of the network and of the device may drop packets.
-fn scout<'b>(bench: &'b Bench<'b>, group: Ipv4Addr) -> CaseResult<Conn<'b>> {
+fn scout<'b>(bench: &'b Bench<'b>, group: IpAddr) -> CaseResult<Conn<'b>> {
     const PROBES: usize = 15;
     let scout = connect(bench, PROBES + 1)?;
-    scout.join(group.into())?;
+    scout.join(group)?;
     for _ in 0..PROBES {
         scout.send(&datagram(&scout, group, b"probe"))?;
         for _ in 0..100 {
@@ -87,7 +96,7 @@ fn scout<'b>(bench: &'b Bench<'b>, group: Ipv4Addr) -> CaseResult<Conn<'b>> {
 }
 
 /// Waits until no probe is on its way.
-fn no_more_probes<'b>(scout: Conn<'b>, group: Ipv4Addr) -> CaseResult<Conn<'b>> {
+fn no_more_probes<'b>(scout: Conn<'b>, group: IpAddr) -> CaseResult<Conn<'b>> {
     scout.send(&datagram(&scout, group, b"end"))?;
     loop {
         let id = scout.completion()?.id;
@@ -99,7 +108,7 @@ fn no_more_probes<'b>(scout: Conn<'b>, group: Ipv4Addr) -> CaseResult<Conn<'b>> 
 }
 
 /// Returns a datagram to a group.
-fn datagram(conn: &Conn<'_>, group: Ipv4Addr, payload: &[u8]) -> PacketBuilder {
+fn datagram(conn: &Conn<'_>, group: IpAddr, payload: &[u8]) -> PacketBuilder {
     let packet = conn.request(Operation::SendOnly, 0).payload(payload);
     packet
         .edit(|headers| headers.bth.dest_qp = Qpn::MULTICAST)
@@ -117,19 +126,24 @@ fn expect(conn: &Conn<'_>, id: u64, payload: &[u8]) -> CaseResult {
 
 //= MC-03 MC-04 type=test
 fn one(bench: &Bench<'_>) -> CaseResult {
-    let _scout = scout(bench, GROUP)?;
+    let group = main_group(bench);
+    let _scout = scout(bench, group)?;
     let conn = member(bench, 1)?;
-    conn.send(&datagram(&conn, GROUP, b"message"))?;
+    conn.send(&datagram(&conn, group, b"message"))?;
     expect(&conn, 0, b"message")?;
-    // The buffer begins with the network header, whose last 4 bytes are the group.
-    conn.expect_memory(GRH_LEN - 4, &GROUP.octets())
+    // The buffer begins with the network header, whose last bytes are the group.
+    match group {
+        IpAddr::V4(group) => conn.expect_memory(GRH_LEN - 4, &group.octets()),
+        IpAddr::V6(group) => conn.expect_memory(GRH_LEN - 16, &group.octets()),
+    }
 }
 
 //= MC-03 type=test
 fn immediate(bench: &Bench<'_>) -> CaseResult {
-    let _scout = scout(bench, GROUP)?;
+    let group = main_group(bench);
+    let _scout = scout(bench, group)?;
     let conn = member(bench, 1)?;
-    let packet = datagram(&conn, GROUP, b"message").imm(*b"1234");
+    let packet = datagram(&conn, group, b"message").imm(*b"1234");
     let opcode = Opcode::of(Service::Ud, Operation::SendOnlyImm);
     conn.send(&packet.edit(|headers| {
         headers.bth.opcode = opcode.unwrap_or(headers.bth.opcode);
@@ -140,9 +154,10 @@ fn immediate(bench: &Bench<'_>) -> CaseResult {
 
 //= MC-03 type=test
 fn each(bench: &Bench<'_>) -> CaseResult {
-    let _scout = scout(bench, GROUP)?;
+    let group = main_group(bench);
+    let _scout = scout(bench, group)?;
     let members = [member(bench, 1)?, member(bench, 1)?, member(bench, 1)?];
-    members[0].send(&datagram(&members[0], GROUP, b"message"))?;
+    members[0].send(&datagram(&members[0], group, b"message"))?;
     for member in &members {
         expect(member, 0, b"message")?;
     }
@@ -152,10 +167,11 @@ fn each(bench: &Bench<'_>) -> CaseResult {
 /// Sends a datagram that must be dropped, and then one that must arrive.
 //= MC-03 ICRC-11 UD-05 type=test
 fn dropped(bench: &Bench<'_>, spoil: impl Fn(PacketBuilder) -> PacketBuilder) -> CaseResult {
-    let _scout = scout(bench, GROUP)?;
+    let group = main_group(bench);
+    let _scout = scout(bench, group)?;
     let conn = member(bench, 2)?;
-    conn.send(&spoil(datagram(&conn, GROUP, b"bad data")))?;
-    conn.send(&datagram(&conn, GROUP, b"good"))?;
+    conn.send(&spoil(datagram(&conn, group, b"bad data")))?;
+    conn.send(&datagram(&conn, group, b"good"))?;
     expect(&conn, 0, b"good")?;
     conn.expect_no_completion()?;
     conn.expect_silence()
@@ -174,46 +190,50 @@ fn other_opcode(bench: &Bench<'_>, code: u8) -> CaseResult {
 
 //= MC-03 type=test
 fn other_group(bench: &Bench<'_>) -> CaseResult {
-    let _scouts = [scout(bench, GROUP)?, scout(bench, OTHER_GROUP)?];
+    let [group, other_group] = [1, 2].map(|number| group(bench, number));
+    let _scouts = [scout(bench, group)?, scout(bench, other_group)?];
     let conn = member(bench, 2)?;
     let other = connect(bench, 1)?;
-    other.join(OTHER_GROUP.into())?;
-    conn.send(&datagram(&conn, OTHER_GROUP, b"for others"))?;
+    other.join(other_group)?;
+    conn.send(&datagram(&conn, other_group, b"for others"))?;
     expect(&other, 0, b"for others")?;
-    conn.send(&datagram(&conn, GROUP, b"message"))?;
+    conn.send(&datagram(&conn, group, b"message"))?;
     expect(&conn, 0, b"message")?;
     other.expect_no_completion()
 }
 
 //= MC-01 type=test
 fn twice(bench: &Bench<'_>) -> CaseResult {
-    let _scout = scout(bench, GROUP)?;
+    let group = main_group(bench);
+    let _scout = scout(bench, group)?;
     let conn = member(bench, 3)?;
-    conn.join(GROUP.into())?;
-    conn.send(&datagram(&conn, GROUP, b"one"))?;
-    conn.send(&datagram(&conn, GROUP, b"two"))?;
+    conn.join(group)?;
+    conn.send(&datagram(&conn, group, b"one"))?;
+    conn.send(&datagram(&conn, group, b"two"))?;
     expect(&conn, 0, b"one")?;
     expect(&conn, 1, b"two")
 }
 
 //= MC-02 type=test
 fn left(bench: &Bench<'_>) -> CaseResult {
-    let _scout = scout(bench, GROUP)?;
+    let group = main_group(bench);
+    let _scout = scout(bench, group)?;
     let (conn, former) = (member(bench, 1)?, member(bench, 1)?);
-    former.leave(GROUP.into())?;
-    conn.send(&datagram(&conn, GROUP, b"message"))?;
+    former.leave(group)?;
+    conn.send(&datagram(&conn, group, b"message"))?;
     expect(&conn, 0, b"message")?;
     former.expect_no_completion()
 }
 
 //= MC-08 type=test
 fn without_receive(bench: &Bench<'_>) -> CaseResult {
-    let _scout = scout(bench, GROUP)?;
+    let group = main_group(bench);
+    let _scout = scout(bench, group)?;
     let (conn, poor) = (member(bench, 2)?, member(bench, 0)?);
-    conn.send(&datagram(&conn, GROUP, b"one"))?;
+    conn.send(&datagram(&conn, group, b"one"))?;
     expect(&conn, 0, b"one")?;
     poor.post_recv(0, RECEIVE)?;
-    conn.send(&datagram(&conn, GROUP, b"two"))?;
+    conn.send(&datagram(&conn, group, b"two"))?;
     expect(&poor, 0, b"two")?;
     expect(&conn, 1, b"two")
 }

@@ -31,8 +31,15 @@ pub fn conformance_agent(rig: &Rig) -> Result<PathBuf, Reason> {
     gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&agent)
         .args(
-            ["agent.c", "states.c", "windows.c", "serve.c", "cm.c"]
-                .map(|file| root.join("../conformance/agent").join(file)),
+            [
+                "agent.c",
+                "states.c",
+                "windows.c",
+                "groups.c",
+                "serve.c",
+                "cm.c",
+            ]
+            .map(|file| root.join("../conformance/agent").join(file)),
         )
         .args(["-lrdmacm", "-libverbs"]);
     assert!(gcc.status().is_ok_and(|status| status.success()), "gcc");

@@ -8,6 +8,7 @@ use rocade_conformance::{Report, suite};
 use rocade_tests::{
     harness::{Finished, Rig, conformance_agent, free_port, start_conformance},
     or_skip,
+    skip::Reason,
 };
 
 /// Takes some seconds.
@@ -125,7 +126,24 @@ fn a_run_that_lost_its_agent_is_resumed() {
     }
 }
 
-/// Runs the same cases over IPv6, the connection manager included.
+/// Gives the rig's network an Ethernet with these addresses and a route to groups of IPv6, which
+/// the loopback interface lacks.
+fn add_ethernet(rig: &Rig, hosts: &[&str]) -> Result<(), Reason> {
+    let mut script = "ip link add x0 type veth peer name x1 && ip link set x1 up && \
+        ip link set x0 up"
+        .to_owned();
+    for host in hosts {
+        script += &format!(" && ip addr add {host}/64 dev x0 nodad");
+    }
+    script += " && timeout 20 sh -c 'until ip -6 route show table local dev x0 | \
+        grep -q ff00::/8; do sleep 0.01; done'";
+    let words = ["sh", "-c", &script].map(OsString::from);
+    let made = rig.network().command(&words).status().unwrap().success();
+    made.then_some(())
+        .ok_or_else(|| Reason::Machine("cannot make a veth pair".to_owned()))
+}
+
+/// Runs the same cases over IPv6, the connection manager and groups included.
 #[test]
 fn over_ipv6_the_verdicts_are_the_same() {
     let rig = or_skip!(Rig::loopback(&[("gcc", "gcc")]));
@@ -134,13 +152,8 @@ fn over_ipv6_the_verdicts_are_the_same() {
     }
     let agent = or_skip!(conformance_agent(&rig));
     let hosts = ["fd00:4::1", "fd00:4::2", "fd00:4::3"];
-    for host in hosts {
-        let place = format!("{host}/64");
-        let words = ["ip", "-6", "addr", "add", &place, "dev", "lo", "nodad"];
-        let words: Vec<_> = words.iter().map(OsString::from).collect();
-        assert!(rig.network().command(&words).status().unwrap().success());
-    }
-    let areas = "packets,messages,acknowledge,duplicates,unreliable,manager";
+    or_skip!(add_ethernet(&rig, &hosts));
+    let areas = "packets,messages,acknowledge,duplicates,unreliable,manager,multicast";
     let agent = format!("{} -d rocade0", agent.display());
     let options = ["--area", areas, "--repeat", "2"];
     let output = run(&rig, hosts, &agent, &options).expect_success();
