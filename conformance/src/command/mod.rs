@@ -6,7 +6,8 @@ mod reports;
 
 use std::{
     error::Error,
-    fs, io,
+    fs,
+    io::{self, Write as _},
     net::IpAddr,
     thread,
     time::{Duration, Instant},
@@ -55,13 +56,19 @@ fn selection(arguments: &RunArguments) -> Result<Selection, Failure> {
     Ok(Selection::parse(&arguments.select).named(arguments.case.clone()))
 }
 
+/// Prints the selected cases, to a reader that may leave early, such as `head`.
 fn list(arguments: &RunArguments) -> Result<(), Failure> {
     let selection = selection(arguments)?;
+    let mut output = io::stdout().lock();
     for area in areas(&arguments.area)? {
         for case in area.cases.iter().filter(|case| selection.matches(case)) {
             let statement = rules::find(case.rule).map_or("", |rule| rule.statement);
             let (level, name) = (case.level, case.name());
-            println!("{:<17} {level:<6} {name:<55} {statement}", area.name);
+            let area = area.name;
+            match writeln!(output, "{area:<17} {level:<6} {name:<55} {statement}") {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                written => written?,
+            }
         }
     }
     Ok(())
