@@ -74,8 +74,8 @@ int bind_type_2(struct end *end, struct ibv_send_wr *wr)
 	return wr->bind_mw.mw ? 0 : -1;
 }
 
-/* bind-1 HANDLE ID RKEY REGION OFFSET LEN RIGHTS ZERO_BASED: answers with the new key. A length of 0
- * ends the bind of the window. The region stays, because rdma-core's rxe needs one. */
+/* bind-1 HANDLE ID RKEY REGION OFFSET LEN RIGHTS ZERO_BASED: answers with the new key. A length
+ * of 0 ends the bind of the window. The region stays, because rdma-core's rxe needs one. */
 int bind_type_1(struct end *end)
 {
 	struct ibv_mw_bind bind = {.wr_id = number(), .send_flags = IBV_SEND_SIGNALED};

@@ -491,7 +491,7 @@ impl PeerQp for AgentQp {
     fn sibling(&self, rig_qpn: Qpn) -> Result<Box<dyn PeerQp>, Unable> {
         let answer = self.order("sibling", &rig_qpn.get().to_string())?;
         let lens = self.regions.iter().map(|region| region.len);
-        Ok(Box::new(AgentQp::described(&self.link, &answer, lens)?))
+        Ok(Box::new(Self::described(&self.link, &answer, lens)?))
     }
 
     fn rearm(&self, to: IpAddr) -> Result<(), Unable> {
