@@ -1,7 +1,7 @@
 //! The rings of all traced processes, merged by time.
 //!
-//! While the program is busy, its records are only copied, which takes little time. They are decoded
-//! when it becomes quiet or ends, or when too many wait.
+//! While the program is busy, its records are only copied, which takes little time. They are
+//! decoded when it becomes quiet or ends, or when too many wait.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
