@@ -9,6 +9,9 @@ use super::plan::Plan;
 use super::schedule::lock;
 use crate::{Gid, Rkey, WcStatus};
 
+/// The mark of a broker's death.
+pub(super) const BROKER_KILLED: &str = "a broker is killed";
+
 /// Facts that an end tells the other one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Endpoint {

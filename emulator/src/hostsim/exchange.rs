@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::board::{Board, End, Endpoint, Flow, other};
+use super::board::{BROKER_KILLED, Board, End, Endpoint, Flow, other};
 use super::plan::{Connection, MEMORY, Mode};
 use super::program::Memory;
 use crate::engine::common::{ALL_ACCESS, Side, pattern};
@@ -99,18 +99,36 @@ impl Exchange<'_> {
         let Endpoint { qpn, gid, .. } = self.peer;
         let connection = crate::Connection {
             timeout: self.plan.timeout,
+            // 2.56 ms, because a receiver may get no processor for long.
+            min_rnr_timer: 16,
             ..self.side.connection(qpn, gid)
         };
         self.side.qp.to_init(ALL_ACCESS).expect("INIT");
         for _ in 0..self.plan.depth {
             self.post_receive();
         }
-        self.side.qp.to_rtr(&connection).expect("RTR");
+        self.to_rtr(&connection);
         self.side.qp.to_rts(&connection).expect("RTS");
         self.board.notes().connected.insert(self.end);
         let peer = other(self.end);
         let is_ready = || self.board.is_dead(peer) || self.board.notes().connected.contains(&peer);
         turn::until(None, is_ready);
+    }
+
+    /// Changes the state to RTR. After the death of a broker its address may be refused for a
+    /// while, until the processes that have the sockets are clients of the next one.
+    fn to_rtr(&self, connection: &crate::Connection) {
+        let mut attempts = 0;
+        while let Err(error) = self.side.qp.to_rtr(connection) {
+            let text = error.to_string();
+            attempts += 1;
+            let had_kill = self.board.notes().marks.contains_key(BROKER_KILLED);
+            let is_in_use = text.contains("is taken by process");
+            assert!(had_kill && is_in_use && attempts < 1_000, "RTR: {text}");
+            self.board
+                .mark("an address is refused after the death of a broker");
+            turn::sleep(Duration::from_millis(10));
+        }
     }
 
     fn run(mut self) {

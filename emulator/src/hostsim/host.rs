@@ -6,10 +6,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Marks;
-use super::board::{Board, End};
+use super::board::{BROKER_KILLED, Board, End};
 use super::plan::{Act, PROCESSES, Plan};
 use super::program;
-use super::schedule::{Process, Schedule, State};
+use super::schedule::{Process, Schedule, Shared, State};
 use crate::broker::hostsim::brokers::Brokers;
 
 /// Virtual time after which a host has to be at rest, in ns. Longer than all retries.
@@ -19,13 +19,13 @@ const REST_NS: u64 = 100_000_000;
 /// Virtual time for which a thread gets no processor at most, in ns.
 const FROZEN_NS: u64 = 3_000_000_000;
 /// Most turns of a run.
-const MOST_TURNS: u64 = 400_000;
+const MOST_TURNS: u64 = 200_000;
 /// Most of the time that passes while all threads only look for work, in ns.
 const IDLE_NS: u64 = 20_000;
 /// Most doublings of that time.
 const IDLE_DOUBLINGS: u32 = 6;
-/// Most of the time that a turn takes, in ns.
-const TURN_NS: u64 = 500;
+/// Most of the time that a turn takes, in ns. Most turns are short.
+const TURN_NS: [u64; 4] = [500, 500, 2_000, 50_000];
 
 /// A thread that gets no processor.
 #[derive(Clone, Copy, Debug)]
@@ -129,13 +129,21 @@ impl Host {
 
     /// Names the ends that are not done, and what their threads wait for.
     fn explain_unrest(&self) -> String {
-        let mut text = format!("ends do not come to rest: {:?}", self.board.unsettled(&[]));
+        let ns = self.schedule.shared.now_ns() - self.begin;
+        let ends = self.board.unsettled(&[]);
+        let mut text = format!("ends do not come to rest in {ns} ns: {ends:?}");
         for thread in &self.schedule.threads {
             let state = match &thread.state {
                 State::Ready { fds, until } => format!("waits for {} until {until}", fds.len()),
                 state => format!("{state:?}"),
             };
-            text += &format!("\n  {}: {state}", thread.name);
+            let frozen = if thread.is_frozen {
+                ", without a processor"
+            } else {
+                ""
+            };
+            let turns = thread.turns;
+            text += &format!("\n  {}: {state}{frozen}, turns {turns:?}", thread.name);
         }
         text + &format!("\n  {:?}", self.board.notes().flows)
     }
@@ -150,7 +158,7 @@ impl Host {
                 }
             }
             Act::KillBroker => {
-                self.board.mark("a broker is killed");
+                self.board.mark(BROKER_KILLED);
                 self.brokers.kill()?;
             }
             Act::Freeze(number) => self.freeze(number),
@@ -249,7 +257,7 @@ impl Host {
         if has_broker && (ready.is_empty() || shared.below(4) == 0) {
             self.schedule.turns += 1;
             self.brokers.work()?;
-            pass(shared.below(TURN_NS));
+            pass(time_of_turn(&shared));
             return Ok(());
         }
         if ready.is_empty() {
@@ -273,7 +281,7 @@ impl Host {
             .filter(|last| ready.contains(last) && shared.below(2) == 0);
         let next = last.unwrap_or(ready[at]);
         self.last = Some(next);
-        pass(shared.below(TURN_NS));
+        pass(time_of_turn(&shared));
         self.schedule.run(next)
     }
 
@@ -285,4 +293,10 @@ impl Host {
         let broker = self.brokers.next_deadline().map(|time| time.as_ns());
         threads.chain(broker).min()
     }
+}
+
+/// Draws the time that a turn takes.
+fn time_of_turn(shared: &Shared) -> u64 {
+    let kind = usize::try_from(shared.below(4)).unwrap_or(0);
+    shared.below(TURN_NS[kind])
 }

@@ -7,7 +7,7 @@
 //!
 //! Programs note what they see (`board.rs`), from which a run is judged.
 //!
-//! `ROCADE_HOSTSIM_ENGINES=N,S` sets the number of seeds and the first one.
+//! `cargo xtask hostsim --seeds N [--seed S]` runs the test of this module.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -36,7 +36,7 @@ type Marks = BTreeMap<&'static str, u64>;
 
 /// Returns a simpler plan that still fails, with its failure.
 fn shrink(mut plan: Plan, mut error: String) -> (Plan, String) {
-    let mut left = 300;
+    let mut left = 100;
     'simpler: loop {
         for simpler in plan.simpler() {
             left -= 1;
@@ -95,7 +95,7 @@ fn run_seeds(count: u64, first: u64) {
                 let (plan, error) = shrink(plan, error);
                 panic!(
                     "seed {seed}: {error}\nwith this plan:\n{plan:#?}\n\
-                     {ENV}=1,{seed} cargo test -p rocade-emulator --lib hostsim::messages"
+                     cargo xtask hostsim --seeds 1 --seed {seed}"
                 );
             }
         }

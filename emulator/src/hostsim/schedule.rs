@@ -77,6 +77,7 @@ impl Shared {
             reports,
             state: State::Turn,
             locks: 0,
+            turns: [0; 5],
             is_frozen: false,
             join: Some(join),
         });
@@ -112,6 +113,8 @@ pub(super) struct Thread {
     pub(super) state: State,
     /// Number of locks that it holds.
     locks: usize,
+    /// Number of its turns, by the kind of pause after them.
+    pub(super) turns: [u64; 5],
     /// A thread that gets no processor.
     pub(super) is_frozen: bool,
     join: Option<JoinHandle<()>>,
@@ -256,7 +259,8 @@ impl Schedule {
             }
         };
         thread.state = state;
-        self.note(kind + later);
+        thread.turns[kind] += 1;
+        self.note(kind as u64 + later);
         self.take_spawned();
         Ok(())
     }

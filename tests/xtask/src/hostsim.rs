@@ -1,4 +1,5 @@
-//! The simulated host: brokers and their clients in virtual time (`emulator/src/broker/hostsim`).
+//! The simulated host: brokers and their clients (`emulator/src/broker/hostsim`), and programs with
+//! engines (`emulator/src/hostsim`), in virtual time.
 
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use crate::{step, tally::Tally, workspace::Workspace};
 const LIMIT: Duration = Duration::from_secs(900);
 /// Longest time of a script with real processes, which usually takes half a second.
 const REAL_LIMIT: Duration = Duration::from_secs(10);
-/// Longest time of a seed, which usually takes a few milliseconds.
-const SEED_LIMIT: Duration = Duration::from_millis(200);
+/// Longest time of a seed, which usually takes a few dozen milliseconds.
+const SEED_LIMIT: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct HostsimArgs {
@@ -35,8 +36,11 @@ pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
     command.args([
         "broker::hostsim::brokers_and_clients_keep_their_rules",
         "broker::hostsim::fidelity::simulated_and_real_processes_see_the_same",
+        "hostsim::messages_outlive_processes",
     ]);
-    command.env("ROCADE_HOSTSIM", format!("{seeds},{seed}"));
+    for variable in ["ROCADE_HOSTSIM", "ROCADE_HOSTSIM_ENGINES"] {
+        command.env(variable, format!("{seeds},{seed}"));
+    }
     command.env("ROCADE_HOSTSIM_REAL", format!("{real},{seed}"));
     let limit = LIMIT + SEED_LIMIT * *seeds + REAL_LIMIT * *real;
     step::run(
