@@ -2,7 +2,8 @@
 //! know them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Marks;
 use super::plan::Plan;
@@ -52,19 +53,23 @@ pub(super) struct Notes {
     pub(super) dead: BTreeSet<usize>,
     pub(super) complaints: Vec<String>,
     pub(super) marks: Marks,
+    /// What has happened, with its time.
+    pub(super) log: Vec<(u64, String)>,
 }
 
 /// The notes of a host.
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) plan: Plan,
+    time: Arc<AtomicU64>,
     notes: Mutex<Notes>,
 }
 
 impl Board {
-    pub(super) fn new(plan: Plan) -> Self {
+    pub(super) fn new(plan: Plan, time: Arc<AtomicU64>) -> Self {
         Self {
             plan,
+            time,
             notes: Mutex::default(),
         }
     }
@@ -75,6 +80,12 @@ impl Board {
 
     pub(super) fn complain(&self, text: String) {
         self.notes().complaints.push(text);
+    }
+
+    /// Notes what has happened, for the text of a failure.
+    pub(super) fn note(&self, text: String) {
+        let now = self.time.load(Ordering::Relaxed);
+        self.notes().log.push((now, text));
     }
 
     pub(super) fn mark(&self, mark: &'static str) {

@@ -23,6 +23,8 @@ const READ: u64 = 1 << 34;
 const SENT: usize = 16 << 10;
 /// Place of the messages that the peer writes.
 const WRITTEN: usize = 32 << 10;
+/// Number of messages that have a place there.
+const MOST_WRITTEN: u32 = 12;
 /// Place of a number to which the peer adds.
 const COUNTER: usize = MEMORY - 1024;
 /// Place of what the peer reads.
@@ -115,8 +117,9 @@ impl Exchange<'_> {
         turn::until(None, is_ready);
     }
 
-    /// Changes the state to RTR. After the death of a broker its address may be refused for a
-    /// while, until the processes that have the sockets are clients of the next one.
+    /// Changes the state to RTR. After the death of a broker its address may be refused, because the
+    /// kernel takes some real time to close the sockets that the broker had sent. The next broker
+    /// waits for a second of virtual time, which passes sooner.
     fn to_rtr(&self, connection: &crate::Connection) {
         let mut attempts = 0;
         while let Err(error) = self.side.qp.to_rtr(connection) {
@@ -141,16 +144,27 @@ impl Exchange<'_> {
             if own.failed.is_some() || all_done && others.received == to_receive {
                 return;
             }
-            while posted < total && posted - own.acknowledged < self.plan.depth {
+            while posted < total
+                && posted - own.acknowledged < self.plan.depth
+                && self.may_post(posted, others.received, to_receive)
+            {
                 self.post_message(posted);
                 posted += 1;
             }
+            // One that waits for an answer has nothing under way either.
             let is_idle = posted == own.acknowledged && self.under_way == 0;
             match self.next_completion(is_idle) {
                 Some(completion) => self.take(&completion),
                 None => return,
             }
         }
+    }
+
+    /// Returns true if a message need not wait for one of the peer. If one end answers, messages go
+    /// to and fro as long as both have some.
+    fn may_post(&self, number: u32, received: u32, to_receive: u32) -> bool {
+        let asked = received + u32::from(self.end.1 == 0);
+        !self.plan.answers || number < asked || received == to_receive
     }
 
     fn flows(&self) -> (Flow, Flow) {
@@ -184,9 +198,11 @@ impl Exchange<'_> {
         let at = SENT + (number % self.plan.depth) as usize * len;
         self.side.fill(at, &self.bytes_of(self.end, number));
         self.board.notes().flows.entry(self.end).or_default().posted = number + 1;
+        self.board
+            .note(format!("{:?} posts message {number}", self.end));
         let op = if self.is_write(number) {
             SendOp::Write {
-                va: self.peer.addr + (WRITTEN + number as usize * len) as u64,
+                va: self.peer.addr + written_at(number, len) as u64,
                 rkey: self.peer.rkey,
                 imm: Some([0; 4]),
             }
@@ -323,13 +339,20 @@ impl Exchange<'_> {
 
     fn take_acknowledgement(&self, number: u32) {
         if self.board.is_dead(other(self.end)) {
-            let mark = if self.board.plan.udp {
+            let (udp, answers) = (self.board.plan.udp, self.plan.answers);
+            if udp && answers && number >= 8 {
+                self.board
+                    .mark("a killed process acknowledges a message that it may answer");
+            }
+            let mark = if udp {
                 "a killed process acknowledges over UDP"
             } else {
                 "a killed process acknowledges in shared memory"
             };
             self.board.mark(mark);
         }
+        let text = format!("{:?} sees the acknowledgement of {number}", self.end);
+        self.board.note(text);
         let mut notes = self.board.notes();
         let flow = notes.flows.entry(self.end).or_default();
         let expected = flow.acknowledged;
@@ -361,7 +384,7 @@ impl Exchange<'_> {
         }
         let received = self.flows().1.received;
         let at = if self.is_write(received) {
-            WRITTEN + received as usize * len
+            written_at(received, len)
         } else {
             (number % self.plan.depth) as usize * len
         };
@@ -370,17 +393,23 @@ impl Exchange<'_> {
             let text = format!("{:?}: message {received} is not that", self.end);
             self.board.complain(text);
         }
+        self.board
+            .note(format!("{:?} receives message {received}", self.end));
         self.board.notes().flows.entry(from).or_default().received += 1;
         self.post_receive();
     }
 
     /// Takes a failure, with the number of the message if it is of one.
     fn take_failure(&self, status: WcStatus, number: Option<u32>) {
+        self.board
+            .note(format!("{:?} sees {status:?} of {number:?}", self.end));
         let (own, _) = self.flows();
         if own.failed.is_none() {
             // A lost acknowledgement of a process that was killed does not come again.
             let is_lost = number.is_some_and(|number| number < own.received);
-            if is_lost && self.board.plan.loss == 0 {
+            // So does one that both a process and its broker were to send.
+            let had_kill = self.board.notes().marks.contains_key(BROKER_KILLED);
+            if is_lost && self.board.plan.loss == 0 && !had_kill {
                 self.board.complain(format!(
                     "{:?}: message {number:?} failed ({status:?}), but its receiver has seen it",
                     self.end
@@ -400,6 +429,11 @@ impl Exchange<'_> {
         let mut notes = self.board.notes();
         notes.flows.entry(self.end).or_default().failed = Some(status);
     }
+}
+
+/// Returns the place of a message that the peer writes.
+const fn written_at(number: u32, len: usize) -> usize {
+    WRITTEN + (number % MOST_WRITTEN) as usize * len
 }
 
 fn now_ns() -> u64 {

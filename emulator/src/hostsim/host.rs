@@ -9,15 +9,16 @@ use super::Marks;
 use super::board::{BROKER_KILLED, Board, End};
 use super::plan::{Act, PROCESSES, Plan};
 use super::program;
-use super::schedule::{Process, Schedule, Shared, State};
+use super::schedule::{Process, Schedule, Shared, State, Turn};
 use crate::broker::hostsim::brokers::Brokers;
 
 /// Virtual time after which a host has to be at rest, in ns. Longer than all retries.
 const LIMIT_NS: u64 = 60_000_000_000;
 /// Virtual time in which all that was sent has come, in ns.
 const REST_NS: u64 = 100_000_000;
-/// Virtual time for which a thread gets no processor at most, in ns.
-const FROZEN_NS: u64 = 3_000_000_000;
+/// Virtual time for which a thread gets no processor at most, in ns. Longer than all retries, and
+/// than a broker waits for clients of an earlier one and for sockets that it does not know.
+const FROZEN_NS: u64 = 8_000_000_000;
 /// Most turns of a run.
 const MOST_TURNS: u64 = 200_000;
 /// Most of the time that passes while all threads only look for work, in ns.
@@ -26,6 +27,10 @@ const IDLE_NS: u64 = 20_000;
 const IDLE_DOUBLINGS: u32 = 6;
 /// Most of the time that a turn takes, in ns. Most turns are short.
 const TURN_NS: [u64; 4] = [500, 500, 2_000, 50_000];
+/// Most of the time that a turn takes if processors are idle, in ns.
+const QUICK_TURN_NS: u64 = 700;
+/// Number of turns that a failure tells.
+const STEPS_TOLD: usize = 120;
 
 /// A thread that gets no processor.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +48,8 @@ pub(super) struct Host {
     board: Arc<Board>,
     begin: u64,
     frozen: Option<Frozen>,
+    /// Turn after which the process of a strike is killed.
+    strike_at: Option<u64>,
     last: Option<usize>,
     /// Time until which something was left to do.
     settled_at: u64,
@@ -53,15 +60,17 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(plan: &Plan) -> Self {
         let brokers = Brokers::new();
+        let time = brokers.time();
         let schedule = Schedule::new(brokers.time(), plan.seed);
         let begin = schedule.shared.now_ns();
         let mut host = Self {
             brokers,
             schedule,
             processes: BTreeMap::new(),
-            board: Arc::new(Board::new(plan.clone())),
+            board: Arc::new(Board::new(plan.clone(), time)),
             begin,
             frozen: None,
+            strike_at: None,
             last: None,
             settled_at: begin,
             idle_turns: 0,
@@ -85,12 +94,13 @@ impl Host {
         self.processes.insert(number, process);
     }
 
-    /// Runs the plan. Returns a hash of all decisions, and what has happened how often.
+    /// Runs the plan. Returns all turns, and what has happened how often.
     ///
     /// # Errors
     /// A text that names the broken condition.
-    pub(super) fn run(mut self) -> Result<(u64, Marks), String> {
+    pub(super) fn run(mut self) -> Result<(Vec<Turn>, Marks), String> {
         let result = self.run_acts();
+        let result = result.map_err(|text| text + &self.tell_steps());
         let left: Vec<_> = self.processes.keys().copied().collect();
         for process in left {
             let ended = self.kill(process);
@@ -99,7 +109,7 @@ impl Host {
             }
         }
         let marks = self.board.notes().marks.clone();
-        result.map(|()| (self.schedule.trace, marks))
+        result.map(|()| (self.schedule.steps, marks))
     }
 
     fn run_acts(&mut self) -> Result<(), String> {
@@ -109,6 +119,7 @@ impl Host {
             while let Some((_, act)) = acts.next_if(|(at, _)| *at <= self.schedule.turns) {
                 self.act(act)?;
             }
+            self.strike()?;
             self.thaw()?;
             let complaint = self.board.notes().complaints.first().cloned();
             if let Some(complaint) = complaint {
@@ -148,7 +159,46 @@ impl Host {
         text + &format!("\n  {:?}", self.board.notes().flows)
     }
 
+    /// Tells the last turns and what the programs have noted, by time.
+    fn tell_steps(&self) -> String {
+        let steps = self.schedule.last_steps(STEPS_TOLD);
+        let since = steps.first().map_or(0, |(at, _)| *at);
+        let notes = self.board.notes().log.clone();
+        let mut all: Vec<_> = notes.into_iter().filter(|(at, _)| *at >= since).collect();
+        all.extend(steps);
+        all.sort_by_key(|(at, _)| *at);
+        let mut text = "\nThe last turns, in us since the begin:".to_owned();
+        for (at, step) in all {
+            let us = at.saturating_sub(self.begin) as f64 / 1e3;
+            text += &format!("\n{us:12.3}  {step}");
+        }
+        text
+    }
+
+    /// Kills a process that has received what the plan says.
+    fn strike(&mut self) -> Result<(), String> {
+        let Some(strike) = self.board.plan.strike else {
+            return Ok(());
+        };
+        let turns = self.schedule.turns;
+        if self.strike_at.is_none() {
+            let flow = self.board.notes().flows.get(&strike.sender).copied();
+            let is_due = flow.is_some_and(|flow| flow.received >= strike.messages);
+            self.strike_at = is_due.then_some(turns + strike.turns);
+        }
+        if self.strike_at != Some(turns) {
+            return Ok(());
+        }
+        let receiver = self.board.process_of(super::board::other(strike.sender));
+        if self.processes.contains_key(&receiver) {
+            self.board
+                .mark("a process is killed soon after it has received");
+        }
+        self.act(Act::Kill(receiver))
+    }
+
     fn act(&mut self, act: Act) -> Result<(), String> {
+        self.board.note(format!("{act:?}"));
         match act {
             Act::Kill(process) => {
                 if self.processes.contains_key(&process) {
@@ -181,13 +231,16 @@ impl Host {
         result
     }
 
-    /// Takes the processor from a thread that holds no lock.
+    /// Takes the processor from a thread that holds no lock, and whose queue pair is connected. One
+    /// that opens a link to another process keeps the packets in that link from its process until
+    /// it has registered the link.
     fn freeze(&mut self, number: usize) {
         if self.frozen.is_some() {
             return;
         }
         let end = (number / 2, number % 2);
-        if end.0 >= self.board.plan.connections.len() {
+        let is_connected = self.board.notes().connected.contains(&end);
+        if end.0 >= self.board.plan.connections.len() || !is_connected {
             return;
         }
         let process = self.board.process_of(end);
@@ -251,13 +304,14 @@ impl Host {
         let (ready, all_idle) = self.schedule.runnable();
         let shared = Arc::clone(&self.schedule.shared);
         let deadline = self.next_deadline();
+        let is_quick = self.board.plan.is_quick;
         let pass = |ns: u64| {
             shared.time.fetch_add(ns, Ordering::Relaxed);
         };
         if has_broker && (ready.is_empty() || shared.below(4) == 0) {
             self.schedule.turns += 1;
             self.brokers.work()?;
-            pass(time_of_turn(&shared));
+            pass(time_of_turn(&shared, is_quick));
             return Ok(());
         }
         if ready.is_empty() {
@@ -281,7 +335,7 @@ impl Host {
             .filter(|last| ready.contains(last) && shared.below(2) == 0);
         let next = last.unwrap_or(ready[at]);
         self.last = Some(next);
-        pass(time_of_turn(&shared));
+        pass(time_of_turn(&shared, is_quick));
         self.schedule.run(next)
     }
 
@@ -296,7 +350,10 @@ impl Host {
 }
 
 /// Draws the time that a turn takes.
-fn time_of_turn(shared: &Shared) -> u64 {
+fn time_of_turn(shared: &Shared, is_quick: bool) -> u64 {
+    if is_quick {
+        return shared.below(QUICK_TURN_NS);
+    }
     let kind = usize::try_from(shared.below(4)).unwrap_or(0);
     shared.below(TURN_NS[kind])
 }

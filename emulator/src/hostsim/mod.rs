@@ -23,6 +23,7 @@ mod plan;
 mod program;
 mod schedule;
 
+use board::BROKER_KILLED;
 use host::Host;
 use plan::Plan;
 
@@ -33,6 +34,20 @@ const ENV: &str = "ROCADE_HOSTSIM_ENGINES";
 
 /// Counts of what must happen sometimes.
 type Marks = BTreeMap<&'static str, u64>;
+
+/// Number of seeds in which each of [`EXPECTED`] has to happen.
+const SEEDS_OF_ALL: u64 = 1_000;
+/// All marks that a long run has to reach.
+const EXPECTED: [&str; 8] = [
+    BROKER_KILLED,
+    "a killed process acknowledges a message that it may answer",
+    "a killed process acknowledges in shared memory",
+    "a killed process acknowledges over UDP",
+    "a message of a killed process arrives",
+    "a process is killed soon after it has received",
+    "a sender sees the end of its peer",
+    "a thread gets no processor",
+];
 
 /// Returns a simpler plan that still fails, with its failure.
 fn shrink(mut plan: Plan, mut error: String) -> (Plan, String) {
@@ -107,6 +122,12 @@ fn run_seeds(count: u64, first: u64) {
     for (mark, times) in &marks {
         println!("{times:8} x {mark}");
     }
+    let missing = EXPECTED.iter().filter(|mark| !marks.contains_key(*mark));
+    let missing: Vec<_> = missing.collect();
+    assert!(
+        count < SEEDS_OF_ALL || missing.is_empty(),
+        "never happened in {count} seeds: {missing:?}"
+    );
 }
 
 /// A seed takes the same decisions twice, in all detail.
@@ -114,8 +135,16 @@ fn run_seeds(count: u64, first: u64) {
 fn a_seed_repeats() {
     on_one_cpu(|| {
         for seed in 1..4 {
-            let run = || Host::new(&Plan::draw(seed)).run();
-            assert_eq!(run(), run(), "seed {seed}");
+            let plan = Plan::draw(seed);
+            let run = || Host::new(&plan).run().expect("no violation");
+            let [(first, _), (second, _)] = [run(), run()];
+            let differs = first
+                .iter()
+                .zip(&second)
+                .position(|(one, other)| one != other);
+            let around = differs.map(|at| [&first, &second].map(|turns| turns[at]));
+            assert_eq!(around, None, "seed {seed}, turn {differs:?} of {plan:#?}");
+            assert_eq!(first.len(), second.len(), "seed {seed}");
         }
     });
 }

@@ -36,6 +36,8 @@ pub(super) struct Connection {
     pub(super) depth: u32,
     /// The local ACK timeout.
     pub(super) timeout: u8,
+    /// The second end answers each message with one of its own.
+    pub(super) answers: bool,
     /// Operations beside SENDs. 0 is none.
     pub(super) mix: u32,
     /// An end keeps its queue pair until the other one is done, too.
@@ -51,6 +53,17 @@ pub(super) enum Act {
     Freeze(usize),
 }
 
+/// A process that is killed soon after it has received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strike {
+    /// The sender: a connection, and the number of its end.
+    pub(super) sender: (usize, usize),
+    /// Number of messages that the process receives before.
+    pub(super) messages: u32,
+    /// Number of turns in which it lives on.
+    pub(super) turns: u64,
+}
+
 /// The plan of a seed.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -59,7 +72,10 @@ pub(super) struct Plan {
     pub(super) udp: bool,
     /// Percentage of packets that are lost.
     pub(super) loss: usize,
+    /// Turns are short, as on a machine with idle processors.
+    pub(super) is_quick: bool,
     pub(super) connections: Vec<Connection>,
+    pub(super) strike: Option<Strike>,
     /// Events, by the turn at which they happen.
     pub(super) acts: Vec<(u64, Act)>,
 }
@@ -73,7 +89,9 @@ impl Plan {
             usize::try_from(number).unwrap_or(0)
         };
         let udp = below(3) == 0;
-        let loss = [0, 0, 0, 5][below(4)];
+        // Seven retries are enough, but for one seed of a million.
+        let loss = [0, 0, 0, 2][below(4)];
+        let is_quick = below(2) == 0;
         let connections = (0..1 + below(3)).map(|_| {
             let first = below(PROCESSES);
             let modes = [
@@ -85,18 +103,33 @@ impl Plan {
                 Mode::Loop,
                 Mode::Descriptors,
             ];
+            // ACKs are delayed after eight answers in a row.
+            let answers = below(3) == 0;
+            let (least, most) = if answers { (8, 14) } else { (0, 12) };
             Connection {
                 processes: [first, (first + 1 + below(PROCESSES - 1)) % PROCESSES],
                 modes: [modes[below(7)], modes[below(7)]],
-                messages: [below(12), below(12)].map(|count| u32::try_from(count).unwrap_or(0)),
+                messages: [least + below(most), least + below(most)]
+                    .map(|count| u32::try_from(count).unwrap_or(0)),
                 len: [8, 64, 1024, 2500][below(4)],
                 depth: u32::try_from(1 + below(5)).unwrap_or(1),
                 timeout: [14, 14, 12][below(3)],
+                answers,
                 mix: u32::try_from(below(8)).unwrap_or(0),
                 lingers: below(2) == 0,
             }
         });
         let connections: Vec<_> = connections.collect();
+        let strike = (below(3) == 0).then(|| {
+            let sender = (below(connections.len()), below(2));
+            let least = if connections[sender.0].answers { 8 } else { 1 };
+            let within = [2, 10, 40][below(3)];
+            Strike {
+                sender,
+                messages: u32::try_from(least + below(12)).unwrap_or(1),
+                turns: below(within) as u64,
+            }
+        });
         let acts = (0..below(4)).map(|_| {
             let act = match below(8) {
                 0..=3 => Act::Kill(below(PROCESSES)),
@@ -114,7 +147,9 @@ impl Plan {
             seed,
             udp,
             loss,
+            is_quick,
             connections,
+            strike,
             acts,
         }
     }
@@ -131,11 +166,20 @@ impl Plan {
             if self.connections.len() > 1 {
                 try_with(&|plan| {
                     plan.connections.remove(index);
+                    plan.strike = plan.strike.filter(|strike| strike.sender.0 != index);
+                    if let Some(strike) = &mut plan.strike
+                        && strike.sender.0 > index
+                    {
+                        strike.sender.0 -= 1;
+                    }
                 });
             }
         }
         if self.loss > 0 {
             try_with(&|plan| plan.loss = 0);
+        }
+        if self.strike.is_some() {
+            try_with(&|plan| plan.strike = None);
         }
         for index in 0..self.acts.len() {
             try_with(&|plan| {
@@ -151,6 +195,9 @@ impl Plan {
                 if connection.modes[end] != Mode::Poll {
                     try_with(&|plan| plan.connections[index].modes[end] = Mode::Poll);
                 }
+            }
+            if connection.answers {
+                try_with(&|plan| plan.connections[index].answers = false);
             }
             if connection.mix > 0 {
                 try_with(&|plan| plan.connections[index].mix = 0);

@@ -21,6 +21,17 @@ const ROUNDS_WITHOUT_FIRST: usize = 8;
 /// Most rounds in which the threads of a killed process unwind.
 const ROUNDS_OF_DEATH: usize = 10_000;
 
+/// The number of the pause of a thread that looks for work in vain.
+const IDLE: usize = 2;
+/// The pauses of threads, by their numbers.
+const PAUSES: [&str; 5] = [
+    "has ended",
+    "hands over",
+    "looks for work in vain",
+    "waits for another thread",
+    "waits for descriptors",
+];
+
 /// State that all threads of a host share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -153,6 +164,16 @@ impl Thread {
     }
 }
 
+/// A turn of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// The time at its end.
+    at: u64,
+    thread: usize,
+    /// The number of the pause after it.
+    kind: usize,
+}
+
 /// The threads of a host.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -162,8 +183,8 @@ pub(super) struct Schedule {
     pub(super) turns: u64,
     /// Number of turns after which something may have changed.
     changes: u64,
-    /// Hash of all decisions so far.
-    pub(super) trace: u64,
+    /// All turns so far.
+    pub(super) steps: Vec<Turn>,
 }
 
 impl Schedule {
@@ -177,7 +198,7 @@ impl Schedule {
             threads: Vec::new(),
             turns: 0,
             changes: 0,
-            trace: 0xcbf2_9ce4_8422_2325,
+            steps: Vec::new(),
         }
     }
 
@@ -212,7 +233,6 @@ impl Schedule {
     /// The text of its panic.
     pub(super) fn run(&mut self, index: usize) -> Result<(), String> {
         self.turns += 1;
-        self.note(index as u64);
         let now = self.shared.now_ns();
         let thread = &mut self.threads[index];
         let waited = matches!(thread.state, State::Change { .. });
@@ -232,7 +252,7 @@ impl Schedule {
                 }
                 match pause {
                     Pause::Turn => (State::Turn, 1),
-                    Pause::Idle => (State::Idle, 2),
+                    Pause::Idle => (State::Idle, IDLE),
                     Pause::Change { time } => {
                         let until = end(later, time);
                         // One that goes on waiting has changed nothing.
@@ -249,6 +269,11 @@ impl Schedule {
             Report::Ended(failure) => {
                 thread.orders = None;
                 self.changes += 1;
+                self.steps.push(Turn {
+                    at: later,
+                    thread: index,
+                    kind: 0,
+                });
                 let name = thread.name.clone();
                 thread.state = State::Ended;
                 if let Some(join) = thread.join.take() {
@@ -260,13 +285,25 @@ impl Schedule {
         };
         thread.state = state;
         thread.turns[kind] += 1;
-        self.note(kind as u64 + later);
+        self.steps.push(Turn {
+            at: later,
+            thread: index,
+            kind,
+        });
         self.take_spawned();
         Ok(())
     }
 
-    fn note(&mut self, what: u64) {
-        self.trace = (self.trace ^ what).wrapping_mul(0x0100_0000_01b3);
+    /// Returns the last turns that did more than look for work in vain, with their times.
+    pub(super) fn last_steps(&self, count: usize) -> Vec<(u64, String)> {
+        let told = self.steps.iter().rev().filter(|turn| turn.kind != IDLE);
+        let text = |turn: &Turn| {
+            let name = &self.threads[turn.thread].name;
+            (turn.at, format!("{name} {}", PAUSES[turn.kind]))
+        };
+        let mut steps: Vec<_> = told.take(count).map(text).collect();
+        steps.reverse();
+        steps
     }
 
     /// Returns true if the thread holds no lock, so that others do not need it to run.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rocade_transport::Time;
 
@@ -15,9 +15,10 @@ use super::super::machine::Machine;
 use super::super::{BrokerConfig, BrokerError};
 use super::identity::SimulatedProcess;
 use super::process::address_of;
-use super::step::Step;
+use super::step::{ADDRESSES, Step};
 use super::world::World;
 use crate::link::LocalAddr;
+use crate::link::socket_owner::{BoundSocket, bound_sockets};
 use crate::sync::turn;
 use crate::sys;
 
@@ -39,6 +40,7 @@ pub(crate) struct Brokers(World);
 
 impl Brokers {
     pub(crate) fn new() -> Self {
+        until_closed();
         Self(World::new())
     }
 
@@ -93,6 +95,19 @@ impl Brokers {
     /// Notes that a process has ended.
     pub(crate) fn end(&self, process: &HostProcess) {
         self.0.host.processes.lock().end(process.0.number);
+    }
+}
+
+/// Waits until the kernel has closed the sockets of an earlier host, which takes real time.
+fn until_closed() {
+    let begin = Instant::now();
+    let is_own = |socket: &BoundSocket| (0..ADDRESSES).any(|at| socket.ip == address_of(at).ip());
+    while bound_sockets().is_ok_and(|sockets| sockets.iter().any(is_own)) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "sockets stay open"
+        );
+        std::thread::yield_now();
     }
 }
 
