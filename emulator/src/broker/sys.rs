@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::BrokerError;
 use crate::inherited::{Defaults, StartPermit};
+use crate::sync::turn;
 pub(super) use crate::sys::{effective_uid, poll, poll_readable};
 
 /// Returns a pidfd, which is readable when the process has ended (pidfd_open(2)).
@@ -200,12 +201,44 @@ pub(crate) fn own_file() -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
+/// Makes a timer readable once after this time. `None` disarms it.
+fn set_timer(timer: RawFd, time: Option<Duration>) {
+    // SAFETY: plain data for which zero is a valid value.
+    let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
+    if let Some(time) = time {
+        spec.it_value.tv_sec = time.as_secs().try_into().unwrap_or(libc::time_t::MAX);
+        // Never 0, which would disarm the timer.
+        spec.it_value.tv_nsec = time.subsec_nanos().max(1).into();
+    }
+    // SAFETY: the new value is a live object, and the old one is not requested.
+    let result = unsafe { libc::timerfd_settime(timer, 0, &raw const spec, ptr::null_mut()) };
+    debug_assert_eq!(result, 0, "a valid time");
+}
+
+/// Lets a timer of a simulated process expire, and waits until it has.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn expire(timer: RawFd) {
+    set_timer(timer, Some(Duration::ZERO));
+    let mut fds = [libc::pollfd {
+        fd: timer,
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    poll(&mut fds, None).expect("it expires");
+}
+
 /// An fd that becomes readable when a watched connection is readable or closed, or at a set time.
 /// It stays the same while connections come and go.
 #[derive(Debug)]
 pub(crate) struct HangupWatch {
     epoll: OwnedFd,
     timer: OwnedFd,
+}
+
+impl Drop for HangupWatch {
+    fn drop(&mut self) {
+        turn::alarm(self.timer.as_raw_fd(), None);
+    }
 }
 
 impl HangupWatch {
@@ -262,18 +295,8 @@ impl HangupWatch {
 
     /// Makes the fd readable once after this time. `None` disarms the timer.
     pub(crate) fn wake_after(&self, time: Option<Duration>) {
-        // SAFETY: plain data for which zero is a valid value.
-        let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
-        if let Some(time) = time {
-            spec.it_value.tv_sec = time.as_secs().try_into().unwrap_or(libc::time_t::MAX);
-            // Never 0, which would disarm the timer.
-            spec.it_value.tv_nsec = time.subsec_nanos().max(1).into();
-        }
-        // SAFETY: the new value is a live object, and the old one is not requested.
-        let result = unsafe {
-            libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const spec, ptr::null_mut())
-        };
-        debug_assert_eq!(result, 0, "a valid time");
+        let time = turn::alarm(self.timer.as_raw_fd(), time);
+        set_timer(self.timer.as_raw_fd(), time);
     }
 
     fn add(&self, fd: RawFd, events: c_int) -> io::Result<()> {

@@ -9,8 +9,8 @@ use super::Marks;
 use super::board::{BROKER_KILLED, Board, End};
 use super::plan::{Act, PROCESSES, Plan};
 use super::program;
-use super::schedule::{Process, Schedule, Shared, State, Turn};
-use crate::broker::hostsim::brokers::Brokers;
+use super::schedule::{Process, Schedule, Shared, State, Turn, lock};
+use crate::broker::hostsim::brokers::{Brokers, expire};
 
 /// Virtual time after which a host has to be at rest, in ns. Longer than all retries.
 const LIMIT_NS: u64 = 60_000_000_000;
@@ -87,6 +87,7 @@ impl Host {
             identity: self.brokers.new_process(),
             is_dead: AtomicBool::new(false),
             mappings: Mutex::default(),
+            alarms: Mutex::default(),
         });
         let (board, config) = (Arc::clone(&self.board), self.brokers.config());
         let run = move || program::run(&board, number, config);
@@ -300,6 +301,7 @@ impl Host {
 
     /// Gives a thread or a broker a turn, or lets time pass.
     fn turn(&mut self, now: u64) -> Result<(), String> {
+        self.expire_timers(now);
         let has_broker = self.brokers.has_ready();
         let (ready, all_idle) = self.schedule.runnable();
         let shared = Arc::clone(&self.schedule.shared);
@@ -311,6 +313,7 @@ impl Host {
         if has_broker && (ready.is_empty() || shared.below(4) == 0) {
             self.schedule.turns += 1;
             self.brokers.work()?;
+            self.schedule.deliver();
             pass(time_of_turn(&shared, is_quick));
             return Ok(());
         }
@@ -345,7 +348,21 @@ impl Host {
         let awake = threads.filter(|thread| !thread.is_frozen);
         let threads = awake.filter_map(|thread| thread.deadline());
         let broker = self.brokers.next_deadline().map(|time| time.as_ns());
-        threads.chain(broker).min()
+        let alarm = |process: &Arc<Process>| lock(&process.alarms).values().copied().min();
+        let alarms = self.processes.values().filter_map(alarm);
+        threads.chain(broker).chain(alarms).min()
+    }
+
+    fn expire_timers(&self, now: u64) {
+        for process in self.processes.values() {
+            lock(&process.alarms).retain(|timer, due| {
+                let is_due = *due <= now;
+                if is_due {
+                    expire(*timer);
+                }
+                !is_due
+            });
+        }
     }
 }
 

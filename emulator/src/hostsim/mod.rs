@@ -16,6 +16,7 @@ use std::time::Instant;
 use crate::inherited::stay_on_one_cpu;
 
 mod board;
+mod delivery;
 mod exchange;
 mod host;
 mod own_thread;

@@ -1,10 +1,12 @@
 //! A thread of a simulated process, seen by itself.
 
 use std::cell::Cell;
+use std::os::fd::RawFd;
 use std::panic;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::schedule::{Process, Report, Shared, lock};
 use crate::broker::hostsim::handover::{Receiver, Sender};
@@ -120,6 +122,15 @@ impl Schedule for OwnThread {
 
     fn note_mapping(&self, start: usize, len: usize) {
         lock(&self.process.mappings).insert(start, len);
+    }
+
+    fn set_alarm(&self, timer: RawFd, time: Option<Duration>) {
+        let due = time.map(|time| self.shared.after(time));
+        let mut alarms = lock(&self.process.alarms);
+        match due {
+            Some(due) => alarms.insert(timer, due),
+            None => alarms.remove(&timer),
+        };
     }
 
     fn forget_mapping(&self, start: usize) {

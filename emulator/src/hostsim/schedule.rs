@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::os::fd::RawFd;
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::delivery::Delivery;
 use super::own_thread::{Killed, OwnThread};
 use crate::broker::hostsim::brokers::HostProcess;
 use crate::broker::hostsim::handover::{Receiver, Sender, channel};
@@ -48,6 +50,12 @@ impl Shared {
 
     pub(super) fn below(&self, limit: u64) -> u64 {
         self.random() % limit.max(1)
+    }
+
+    /// Returns a time from now.
+    pub(super) fn after(&self, time: Duration) -> u64 {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.now_ns().saturating_add(ns)
     }
 
     pub(super) fn now_ns(&self) -> u64 {
@@ -103,6 +111,8 @@ pub(super) struct Process {
     pub(super) is_dead: AtomicBool,
     /// Memory that others can see: start and length.
     pub(super) mappings: Mutex<BTreeMap<usize, usize>>,
+    /// Timers that have not expired, and when they do.
+    pub(super) alarms: Mutex<BTreeMap<RawFd, u64>>,
 }
 
 /// A message to the schedule from a thread that stops running.
@@ -185,6 +195,7 @@ pub(super) struct Schedule {
     changes: u64,
     /// All turns so far.
     pub(super) steps: Vec<Turn>,
+    delivery: Delivery,
 }
 
 impl Schedule {
@@ -199,7 +210,13 @@ impl Schedule {
             turns: 0,
             changes: 0,
             steps: Vec::new(),
+            delivery: Delivery::new(),
         }
+    }
+
+    /// Waits until the datagrams of a turn have arrived.
+    pub(super) fn deliver(&mut self) {
+        self.delivery.wait();
     }
 
     /// Takes over the threads that were started.
@@ -243,6 +260,7 @@ impl Schedule {
             ns.map_or(u64::MAX, |ns| from.saturating_add(ns))
         };
         let report = thread.reports.receive().expect("it reports");
+        self.delivery.wait();
         let later = self.shared.now_ns().max(now);
         let (state, kind) = match report {
             Report::Paused(pause, locks) => {

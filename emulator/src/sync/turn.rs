@@ -28,6 +28,12 @@ mod nothing {
         time
     }
 
+    /// Returns the time after which a timer has to expire.
+    #[inline(always)]
+    pub(crate) const fn alarm(_: std::os::fd::RawFd, time: Option<Duration>) -> Option<Duration> {
+        time
+    }
+
     /// Returns the time that a reading of a simulated clock takes, in ns.
     #[inline(always)]
     pub(crate) const fn tick_ns() -> u64 {
@@ -59,6 +65,7 @@ pub(crate) use nothing::*;
 #[cfg(all(test, not(loom)))]
 mod simulated {
     use std::cell::RefCell;
+    use std::os::fd::RawFd;
     use std::rc::Rc;
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
@@ -102,6 +109,9 @@ mod simulated {
 
         /// Notes memory that the process shares with others.
         fn note_mapping(&self, start: usize, len: usize);
+
+        /// Notes the time after which a timer has to expire, or that it must not.
+        fn set_alarm(&self, timer: RawFd, time: Option<Duration>);
 
         /// Forgets memory that is unmapped.
         fn forget_mapping(&self, start: usize);
@@ -164,6 +174,14 @@ mod simulated {
             own.point();
         }
         Some(Duration::ZERO)
+    }
+
+    /// Returns the time after which the system has to let a timer expire: that of a simulation is
+    /// up to its schedule.
+    pub(crate) fn alarm(timer: RawFd, time: Option<Duration>) -> Option<Duration> {
+        let Some(own) = own() else { return time };
+        own.set_alarm(timer, time);
+        None
     }
 
     /// Returns the time that a reading of a simulated clock takes, in ns.

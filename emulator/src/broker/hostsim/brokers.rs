@@ -12,6 +12,7 @@ use rocade_transport::Time;
 
 use super::super::identity::Identity;
 use super::super::machine::Machine;
+pub(crate) use super::super::sys::expire;
 use super::super::{BrokerConfig, BrokerError};
 use super::identity::SimulatedProcess;
 use super::process::address_of;
