@@ -53,7 +53,7 @@ pub(super) struct Notes {
     pub(super) dead: BTreeSet<usize>,
     pub(super) complaints: Vec<String>,
     pub(super) marks: Marks,
-    /// What has happened, with its time.
+    /// Notes of what has happened, with the time.
     pub(super) log: Vec<(u64, String)>,
 }
 

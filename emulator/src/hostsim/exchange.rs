@@ -117,9 +117,9 @@ impl Exchange<'_> {
         turn::until(None, is_ready);
     }
 
-    /// Changes the state to RTR. After the death of a broker its address may be refused, because the
-    /// kernel takes some real time to close the sockets that the broker had sent. The next broker
-    /// waits for a second of virtual time, which passes sooner.
+    /// Changes the state to RTR. After the death of a broker its address may be refused, because
+    /// the kernel takes some real time to close the sockets that the broker had sent. The next
+    /// broker waits for a second of virtual time, which passes sooner.
     fn to_rtr(&self, connection: &crate::Connection) {
         let mut attempts = 0;
         while let Err(error) = self.side.qp.to_rtr(connection) {
