@@ -19,8 +19,9 @@ use super::{Nic, Tables};
 use crate::hca::Hca;
 use crate::state::QpInner;
 
-/// Longest wait for a queue pair that another thread has locked.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Longest wait for a queue pair that another thread has locked. Beside other programs, that thread
+/// may get no processor for a while.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// `IB_QPT_DRIVER`: a driver-specific type.
 const DRIVER_TYPE: u8 = 0xff;
 
