@@ -138,7 +138,7 @@ fn a_seed_repeats() {
         for seed in 1..4 {
             let plan = Plan::draw(seed);
             let run = || Host::new(&plan).run().expect("no violation");
-            let [(first, _), (second, _)] = [run(), run()];
+            let [(first, marks), (second, same_marks)] = [run(), run()];
             let differs = first
                 .iter()
                 .zip(&second)
@@ -146,6 +146,7 @@ fn a_seed_repeats() {
             let around = differs.map(|at| [&first, &second].map(|turns| turns[at]));
             assert_eq!(around, None, "seed {seed}, turn {differs:?} of {plan:#?}");
             assert_eq!(first.len(), second.len(), "seed {seed}");
+            assert_eq!(marks, same_marks, "seed {seed}");
         }
     });
 }

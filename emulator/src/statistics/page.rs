@@ -385,6 +385,7 @@ mod tests {
     #[test]
     fn a_page_has_room_for_some_queue_pairs_only() {
         let words = snapshot(MAX_QPS + 5).to_words();
+        assert!(words.len() <= MAX_WORDS);
         let read = Statistics::from_words(&words).unwrap();
         assert_eq!((read.qps.len(), read.qp_count), (MAX_QPS, MAX_QPS + 5));
     }

@@ -153,7 +153,7 @@ impl Session {
                         Some(count) => decoded += count,
                         None => break true,
                     }
-                    if Instant::now() > until {
+                    if Instant::now() > until && !self.source.is_full() {
                         break false;
                     }
                 };

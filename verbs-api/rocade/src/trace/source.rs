@@ -94,7 +94,12 @@ impl Source {
         }
         self.held_words += found;
         self.rounds.push_back(round);
-        Ok(found > BUSY_WORDS && self.held_words < MOST_HELD_WORDS)
+        Ok(found > BUSY_WORDS && !self.is_full())
+    }
+
+    /// Returns true if so many words wait that decoding them comes before looking for more.
+    pub(super) const fn is_full(&self) -> bool {
+        self.held_words >= MOST_HELD_WORDS
     }
 
     /// Decodes the oldest round. Returns records in the order of time, or `None` without a round.
