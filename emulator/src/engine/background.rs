@@ -297,6 +297,7 @@ impl Nic {
             self.observers.network.changed(&self.host.hcas);
             self.observers.publisher.note_network();
         }
+        self.use_opened_links();
         self.resolve_new_routes();
         self.tables.shared_targets.serve(self);
         let sleep_epoch = self.scheduler.arbiter.sleep_epoch();

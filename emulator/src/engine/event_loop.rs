@@ -214,7 +214,7 @@ impl Nic {
             .has_woken_itself
             .swap(false, Ordering::Relaxed);
         if by_itself || self.links.peer_link_count.load(Ordering::Acquire) > 0 {
-            sys::eventfd_clear(self.scheduler.peer_wake_fd.as_fd());
+            self.clear_peer_wake();
         }
         // Packets in the sockets go on waking the program, or the next call finds them.
         if self.receive_from_shm() && has_event() {

@@ -12,23 +12,23 @@
 use std::cell::Cell;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::link::Link as _;
 use crate::sync::{Mutex, rank};
 
+use super::Nic;
 use super::pending::ServiceContext;
 use super::poll_policy::SpinEstimator;
-use super::{Nic, Scheduler};
 use crate::cpu_idle::CpuIdle;
 use crate::memory::are_faults_blocked;
 use crate::state::{
     Activity, AwaitedEvents, Caller, EventWaiter, Follower, HasEvents, Place, ReceivingWait,
     Sleeper, WaitOn, WaitStep,
 };
-use crate::sys::{self, Interruption, PollSet};
+use crate::sys::{Interruption, PollSet};
 use crate::tuning::{OTHERS_POLL_NS, SPIN_NS};
 
 /// Knowledge that the waiting threads of an engine share.
@@ -71,13 +71,6 @@ impl std::fmt::Debug for Receiver {
 /// Index of the descriptor of shared memory links in the set that a watcher waits for. Sockets
 /// follow it.
 pub(super) const PEERS: usize = 2;
-
-impl Scheduler {
-    /// Takes the wake-up by a peer of a shared memory link.
-    pub(super) fn clear_peer_wake(&self) {
-        sys::eventfd_clear(self.peer_wake_fd.as_fd());
-    }
-}
 
 impl Nic {
     /// Returns a waiter for `events` that receives packets while it waits.
@@ -322,7 +315,7 @@ impl ReceivingWait for Receiver {
         }
         if woken.is_ok() {
             if set.is_ready(PEERS) {
-                engine.scheduler.clear_peer_wake();
+                engine.clear_peer_wake();
             }
             if set.any_ready_from(PEERS) {
                 engine.scheduler.polled();

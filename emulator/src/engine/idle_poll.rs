@@ -5,7 +5,7 @@
 //! one millisecond at most. The limit is there because the application may also wait for something
 //! outside Rocade.
 
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
@@ -214,7 +214,7 @@ impl Nic {
             set.add(socket.fd());
         }
         if set.wait_uncancelled(Some(limit)).is_ok() && set.is_ready(by_peer) {
-            sys::eventfd_clear(self.scheduler.peer_wake_fd.as_fd());
+            self.clear_peer_wake();
         }
     }
 }

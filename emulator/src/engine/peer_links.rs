@@ -2,9 +2,9 @@
 //!
 //! A QP whose path leads to another process of this host uses the shared memory link to that
 //! process. The broker makes the link when the first QP of either side requests it. Until then the
-//! QP uses UDP, and it moves to the link when the peer requests it later. When the peer process has
-//! ended, its QPs go back to UDP, where their packets are lost. Two QPs of one process use a link
-//! both of whose ends are in this process.
+//! QP uses UDP, and it moves to the link when the peer requests it later, or when the peer receives
+//! from it ([`opening`]). When the peer process has ended, its QPs go back to UDP, where their
+//! packets are lost. Two QPs of one process use a link both of whose ends are in this process.
 
 use std::io;
 use std::net::IpAddr;
@@ -29,10 +29,14 @@ use crate::link::peer_link::{
 };
 use crate::link::shm::MAX_RECORDS;
 use crate::link::{Inbound, LocalAddr};
-use crate::state::{Caller, LocalEndpoint, QpInner, Route, TxState};
+use crate::state::{Caller, LocalEndpoint, Route, TxState};
 use crate::steering::ProcessSlot;
 use crate::tuning::{FLUSH_BYTES, MAX_SHM_BATCHES, MAX_UDP_BEFORE, UNPUBLISHED_ROUNDS};
 use crate::xrc_shared::{Misrouted, source_of};
+
+mod opening;
+
+pub(super) use opening::Unopened;
 
 impl Links {
     /// Returns true if this is an address of this process.
@@ -48,11 +52,12 @@ impl Links {
         local: LocalAddr,
         slot: ProcessSlot,
         to: IpAddr,
+        fits: impl Fn(&AnyPeerLink) -> bool,
     ) -> Option<Arc<AnyPeerLink>> {
         let peer_links = self.peer_links.read();
         let mut fitting = peer_links
             .iter()
-            .filter(|peer_link| peer_link.connects(local, to, slot));
+            .filter(|peer_link| peer_link.connects(local, to, slot) && fits(peer_link));
         fitting
             .find(|peer_link| !peer_link.has_ended() && !peer_link.has_hung_up())
             .cloned()
@@ -63,14 +68,6 @@ impl Links {
         change(&mut peer_links);
         self.peer_link_count
             .store(peer_links.len(), Ordering::Release);
-    }
-
-    /// Checks for a shared memory link again after a QP has got a path without one.
-    pub(crate) fn attach_peer_links(&self, inner: &QpInner) {
-        let peer_links = self.peer_links.read().clone();
-        for peer_link in peer_links.iter().filter(|peer_link| !peer_link.has_ended()) {
-            inner.lock().tx.attach_peer_link(peer_link);
-        }
     }
 
     /// Announces to all peers that they have to wake this process. Returns false if there are
@@ -121,8 +118,13 @@ impl Nic {
         let broker = broker.filter(|_| slot != own)?;
         // Links that were offered before the peer told its QP number are attached now.
         self.attach_offers(broker.client().take_offers(true));
-        if let Some(peer_link) = self.links.find_peer_link(local, slot, to) {
-            return Some(peer_link);
+        let may_use = |peer_link: &AnyPeerLink| self.may_use(peer_link);
+        if self
+            .links
+            .find_peer_link(local, slot, to, |_| true)
+            .is_some()
+        {
+            return self.links.find_peer_link(local, slot, to, may_use);
         }
         if !crate::sys::is_of_this_host(peer.with_port(0)) {
             return None;
@@ -135,7 +137,7 @@ impl Nic {
             }
             Err(error) => tracing::info!(%error, %peer, %slot, "failed to get shared memory"),
         }
-        self.links.find_peer_link(local, slot, to)
+        self.links.find_peer_link(local, slot, to, may_use)
     }
 
     /// Returns the shared memory link between two addresses of this process, or from one to itself.
@@ -147,7 +149,8 @@ impl Nic {
         peer: LocalAddr,
         slot: ProcessSlot,
     ) -> Option<Arc<AnyPeerLink>> {
-        if let Some(peer_link) = self.links.find_peer_link(local, slot, peer.ip()) {
+        let find = || self.links.find_peer_link(local, slot, peer.ip(), |_| true);
+        if let Some(peer_link) = find() {
             return Some(peer_link);
         }
         let ends = AnyPeerLink::within(local, peer, slot, self.scheduler.peer_wake_fd.as_fd())
@@ -157,7 +160,7 @@ impl Nic {
             .ok()?
             .map(Arc::new);
         self.add_own_peer_link(local, peer, slot, &ends);
-        self.links.find_peer_link(local, slot, peer.ip())
+        find()
     }
 
     /// Adds both ends of a link within this process, unless another thread has added one: no thread
@@ -181,10 +184,13 @@ impl Nic {
         if !is_first {
             return;
         }
+        self.scheduler.wake_background();
+        for end in ends {
+            end.open();
+        }
         for end in ends {
             self.move_qps_to(end);
         }
-        self.scheduler.wake_background();
     }
 
     /// Attaches links that peers have requested.
@@ -198,7 +204,7 @@ impl Nic {
         let Some(broker) = self.presence.broker_link() else {
             return;
         };
-        let mut attached = false;
+        let mut added = Vec::new();
         for offer in offers {
             if !self.host.peers.allow(offer.peer.ip()) {
                 // Its packets have to come over UDP, where they are counted as refused.
@@ -220,22 +226,11 @@ impl Nic {
             tracing::debug!(%peer_link, "shared memory link is up");
             self.links
                 .change_peer_links(|peer_links| peer_links.push(Arc::clone(&peer_link)));
-            self.move_qps_to(&peer_link);
-            attached = true;
+            added.push(peer_link);
         }
-        if attached {
-            // The thread has to announce its sleep on one more link, and so has an event loop.
-            self.resume_loop();
-            self.scheduler.wake_background();
+        if !added.is_empty() {
+            self.open_peer_links(added);
         }
-    }
-
-    /// Makes QPs without a shared memory link that match a new one use it.
-    pub(super) fn move_qps_to(&self, peer_link: &Arc<AnyPeerLink>) {
-        for inner in self.tables.qps.read().iter() {
-            inner.lock().tx.attach_peer_link(peer_link);
-        }
-        self.links.routes.attach_peer_link(peer_link);
     }
 
     /// Returns the route of datagrams from an address to a QP of a peer.
@@ -504,3 +499,6 @@ pub(super) mod wiring;
 
 #[cfg(all(test, not(loom)))]
 mod pipe;
+
+#[cfg(all(test, not(loom)))]
+mod opening_tests;

@@ -118,7 +118,7 @@ impl DescriptorWait<'_> {
         engine.note_pollers(before);
         woken?;
         if set.is_ready(PEERS) {
-            engine.scheduler.clear_peer_wake();
+            engine.clear_peer_wake();
         }
         if (PEERS..own).any(|index| set.is_ready(index)) {
             engine.scheduler.polled();

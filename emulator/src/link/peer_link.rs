@@ -80,6 +80,7 @@ pub(crate) enum SendOutcome {
 ///
 /// * Batches of segments (BTH to ICRC) arrive in the order of sending, intact and once, so that the
 ///   values of ICRCs are ignored. What was sent arrives even if the sender ends afterwards.
+/// * What is sent before the peer has called [`open`](PeerLink::open) is read then, and not before.
 /// * The peer is trusted to send packets, and in nothing else: what it writes may change at any
 ///   time, and may be wrong.
 /// * Threads may send and receive at the same time. One thread at a time receives.
@@ -130,6 +131,14 @@ pub(crate) trait PeerLink: fmt::Debug {
     #[inline]
     fn has_packets(&self) -> bool {
         self.has_unread() && !self.has_ended()
+    }
+
+    /// Tells the peer that all threads of this process that receive know this link, and wakes it.
+    fn open(&self) {}
+
+    /// Returns true if the peer receives from this link.
+    fn is_open(&self) -> bool {
+        true
     }
 
     /// Returns true if a thread has the receiving end.
@@ -335,6 +344,14 @@ impl PeerLink for AnyPeerLink {
     #[inline]
     fn has_packets(&self) -> bool {
         of_each!(Self, self, link => link.has_packets())
+    }
+
+    fn open(&self) {
+        of_each!(Self, self, link => link.open());
+    }
+
+    fn is_open(&self) -> bool {
+        of_each!(Self, self, link => link.is_open())
     }
 
     fn is_receiving(&self) -> bool {

@@ -159,7 +159,7 @@ impl Qp {
         drop(core);
         drop(mem);
         if use_udp {
-            engine.links.attach_peer_links(inner);
+            engine.attach_peer_links(inner);
         }
         Ok(())
     }

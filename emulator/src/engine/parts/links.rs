@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::engine::hooked::OwnedTxRoute;
+use crate::engine::peer_links::Unopened;
 use crate::link::packet_hooks::PacketHooks;
 use crate::link::peer_link::AnyPeerLink;
 use crate::raw::RawPorts;
@@ -24,6 +25,8 @@ pub(crate) struct Links {
     pub(in crate::engine) peer_links: RwLock<Vec<Arc<AnyPeerLink>>, rank::PeerLinks>,
     /// Number of `peer_links`, which pollers read without the lock.
     pub(in crate::engine) peer_link_count: AtomicUsize,
+    /// The `peer_links` whose peers may not receive from them yet.
+    pub(in crate::engine) unopened: Unopened,
     /// Captures and fault rules of packets.
     pub(in crate::engine) hooks: PacketHooks<OwnedTxRoute>,
 }
@@ -40,6 +43,7 @@ impl Links {
             frames: RawPorts::default(),
             peer_links: RwLock::default(),
             peer_link_count: AtomicUsize::new(0),
+            unopened: Unopened::default(),
             hooks,
         }
     }

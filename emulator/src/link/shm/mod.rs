@@ -269,6 +269,15 @@ impl PeerLink for ShmLink {
         }
     }
 
+    fn open(&self) {
+        self.rx_control().open();
+        wake(self.wake.as_fd());
+    }
+
+    fn is_open(&self) -> bool {
+        self.memory.control(self.tx).is_open()
+    }
+
     fn is_receiving(&self) -> bool {
         self.consumer.is_locked()
     }

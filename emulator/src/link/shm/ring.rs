@@ -33,6 +33,8 @@ pub(super) struct RingControl {
     sleeping: CacheAligned<AtomicU64>,
     /// Not 0 while the producer waits for space and must be woken after consuming.
     blocked: CacheAligned<AtomicU64>,
+    /// Not 0 once threads of the consumer read the ring.
+    open: CacheAligned<AtomicU64>,
 }
 
 /// A record that was consumed from the ring.
@@ -75,6 +77,7 @@ impl RingControl {
             head: word(),
             sleeping: word(),
             blocked: word(),
+            open: word(),
         }
     }
 
@@ -87,6 +90,7 @@ impl RingControl {
             &self.head,
             &self.sleeping,
             &self.blocked,
+            &self.open,
         ];
         words[usize::from(which) % words.len()]
             .0
@@ -97,6 +101,16 @@ impl RingControl {
     #[inline]
     pub(super) fn has_unread_records(&self, head: u64) -> bool {
         ahead(self.tail.0.load(Ordering::Acquire), head) > 0
+    }
+
+    /// Tells the producer that the ring is read from now on.
+    pub(super) fn open(&self) {
+        self.open.0.store(1, Ordering::Release);
+    }
+
+    /// Returns true if the consumer reads the ring.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.0.load(Ordering::Acquire) != 0
     }
 
     /// Sets the sleep flag, for [`announce_sleep`].

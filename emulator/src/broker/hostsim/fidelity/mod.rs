@@ -145,7 +145,8 @@ fn simulated_and_real_processes_see_the_same() {
     let (scripts, first) = seeds(ENV, SCRIPTS);
     let begin = Instant::now();
     let seen: Vec<_> = (first..first + scripts).flat_map(compare).collect();
-    if scripts >= SCRIPTS {
+    // Scripts from a seed of the user may miss one of them.
+    if std::env::var_os(ENV).is_none() || scripts >= 10 * SCRIPTS {
         let is_missing = |word: &&&str| !seen.iter().any(|text| text.contains(**word));
         let missing: Vec<_> = EXPECTED.iter().filter(is_missing).collect();
         assert!(missing.is_empty(), "never seen: {missing:?}");
