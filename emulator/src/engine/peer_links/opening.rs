@@ -1,4 +1,4 @@
-//! When a queue pair may use a shared memory link: once the peer receives from it.
+//! The beginning of a shared memory link, which a queue pair uses once the peer receives from it.
 //!
 //! Each process that has added a link to those that its threads receive from opens its end, and
 //! wakes the peer. A thread of the peer may have made the link, and get no processor before it
@@ -58,7 +58,7 @@ impl Nic {
         peer_link.is_open() || self.host.link_mode == LinkMode::Shm
     }
 
-    /// Opens the ends of links that were added, and uses each as soon as the peer has opened its own.
+    /// Opens the ends of links that were added, and uses each once the peer has opened its own.
     pub(super) fn open_peer_links(&self, added: Vec<Arc<AnyPeerLink>>) {
         // The thread has to announce its sleep on more links, and so has an event loop. Peers use
         // the links only after that.

@@ -302,8 +302,8 @@ static void allreduce(struct meeting *meeting, int self, int is_sum)
 		CHECK_INT(__atomic_load_n(&meeting->entered[turn], __ATOMIC_SEQ_CST), PROCESSES);
 		uint64_t all = is_sum ? PROCESSES * (PROCESSES + 1) / 2 : PROCESSES;
 		CHECK_INT(be64toh(memory[1 + ROUNDS]), all * (turn + 1));
-		/* The memory belongs to the sends until they complete. A process that has received all may
-		 * not have sent all. */
+		/* The memory belongs to the sends until they complete. A process that has received
+		 * all may not have sent all. */
 		for (int round = 0; round <= ROUNDS; round++) {
 			expect(send_cq, 5);
 			expect(recv_cq[round], 3);
