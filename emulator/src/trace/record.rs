@@ -22,15 +22,17 @@ pub enum Kind {
     /// End of the thread's last call: failed, errno, and the result as text.
     Exit,
     /// A send that is posted now: `QP:opcode`, `flags:SGEs`, ID, `length:immediate`, address,
-    /// `lkey:rkey`, remote address (or the remote QP of a datagram).
+    /// `lkey:rkey`, remote address (or the remote QP of a datagram). Further operands as text, with
+    /// a comma before each.
     PostSend,
     /// A receive that is posted now: `QP or 0:SGEs`, SRQ or 0, ID, length, address, `lkey:0`.
     PostRecv,
     /// The end of a post: `queue:errno` (send 0, receive 1, SRQ 2), QP or SRQ,
-    /// `number of queued requests:0`, nanoseconds.
+    /// `number of queued requests:`[`flag::EXPERIMENTAL`], nanoseconds.
     PostEnd,
     /// A polled completion: CQ, ID, `status:opcode`, `QP:source QP`, `length:immediate`,
-    /// `vendor error:flags`, `empty polls before:position in its poll`.
+    /// `vendor error:flags`, `empty polls before:position in its poll`, with
+    /// [`flag::EXPERIMENTAL`].
     Completion,
     /// Polls of a thread that found nothing: CQ, number.
     EmptyPolls,
@@ -47,8 +49,10 @@ pub enum Kind {
     Note,
 }
 
-/// Flags of [`Kind::Packet`].
+/// Flags in records.
 pub mod flag {
+    /// The verb of a post or a poll is experimental, and so are its opcodes.
+    pub const EXPERIMENTAL: u32 = 1 << 31;
     /// The packet was received by this process, and not sent.
     pub const RECEIVED: u64 = 1;
     /// The packet requests an acknowledgement.

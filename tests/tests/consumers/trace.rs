@@ -105,22 +105,127 @@ fn a_lost_packet_is_shown_with_its_rule_and_its_retransmission() {
     assert_line(&output, &["** QP 0x", "sent again"]);
 }
 
-/// Compiles the program with the four mistakes.
-fn compile(rig: &Rig) -> String {
-    let target = rig.dir().join("hangs").to_string_lossy().into_owned();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/trace/hangs.c");
+/// Compiles a program, with further arguments of the compiler.
+fn compile(rig: &Rig, name: &str, arguments: &[&str]) -> String {
+    let target = rig.dir().join(name).to_string_lossy().into_owned();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut gcc = Command::new("gcc");
-    gcc.args(["-Wall", "-Wextra", "-Werror", "-o", &target])
-        .arg(source)
-        .arg("-libverbs");
+    gcc.current_dir(sources)
+        .args(["-Wall", "-Wextra", "-Werror", "-o", &target])
+        .arg(format!("interop/trace/{name}.c"))
+        .args(arguments);
     assert!(gcc.status().is_ok_and(|status| status.success()), "gcc");
     target
+}
+
+/// Compiles the program that calls verbs of each family, for the libraries that are built.
+fn compile_families(rig: &Rig) -> String {
+    let test = std::env::current_exe().unwrap_or_default();
+    let built = test.ancestors().nth(2).expect("target/<profile>/deps");
+    let libraries = ["ibverbs", "mlx5", "efa"].map(|name| {
+        let library = built.join(format!("lib{name}.so"));
+        library.to_string_lossy().into_owned()
+    });
+    let mut arguments = vec![
+        "-I../verbs-api/libibverbs/tests/c",
+        "-I../verbs-api/include",
+        "-Wl,--no-as-needed",
+    ];
+    arguments.extend(libraries.iter().map(String::as_str));
+    compile(rig, "families", &arguments)
+}
+
+#[test]
+fn experimental_verbs_are_decoded() {
+    let rig = or_skip!(Rig::loopback(COMPILER));
+    let program = compile_families(&rig);
+    let run = |family| trace(&rig, &["--like", "mlx5", "--", &program, family]).expect_success();
+
+    let output = run("cross-channel");
+    assert_line(
+        &output,
+        &["ibv_exp_create_qp(", "CROSS_CHANNEL|MANAGED_SEND"],
+    );
+    let post = "ibv_exp_post_send(qp=0x";
+    assert_line(
+        &output,
+        &[post, "SEND_ENABLE, ", "wqe_count=1, WAIT_EN_LAST}"],
+    );
+    assert_line(&output, &[post, "CQE_WAIT, ", "cq_count=1, SIGNALED}"]);
+    assert_line(
+        &output,
+        &[post, "RDMA_WRITE, 16 bytes", "WITH_CALC ADD UINT"],
+    );
+    assert_line(&output, &["| ibv_exp_post_send(", "wr_id=0xd, NOP"]);
+    assert_line(&output, &["ibv_exp_post_task(context=0x", ") = 0"]);
+
+    let output = run("masked");
+    let add = "add_val=0x77, field_boundary=0x8000";
+    assert_line(&output, &["EXT_MASKED_ATOMIC_FETCH_AND_ADD", add]);
+    let swap = "compare_val=0x77, compare_mask=0xff, swap_val=0x99";
+    assert_line(&output, &["EXT_MASKED_ATOMIC_CMP_AND_SWP", swap]);
+    assert_line(
+        &output,
+        &["ibv_exp_poll_cq(", "MASKED_COMP_SWAP,", "after "],
+    );
+
+    let output = run("umr");
+    assert_line(
+        &output,
+        &["ibv_exp_create_mr(", "create_flags=INDIRECT_KLMS"],
+    );
+    assert_line(&output, &["UMR_FILL, ", "MR_LIST of 2", "base_addr=0x1000"]);
+    assert_line(&output, &["ibv_exp_poll_cq(", "wr_id=0x20, SUCCESS, UMR,"]);
+
+    let output = run("dct");
+    assert_line(
+        &output,
+        &["ibv_exp_create_dct(", "dc_key=0x1d", "{dct_num=0x"],
+    );
+    assert_line(&output, &["ibv_exp_query_dct(", "state=ACTIVE"]);
+    assert_line(
+        &output,
+        &["ibv_exp_modify_qp(", "qp_state=INIT", "dct_key=0x1d"],
+    );
+    assert_line(&output, &["dct_number=0x", "dct_access_key=0x1d", "EINVAL"]);
+}
+
+#[test]
+fn direct_verbs_and_older_calls_are_decoded() {
+    let rig = or_skip!(Rig::loopback(COMPILER));
+    let program = compile_families(&rig);
+    let run = |family| trace(&rig, &["--like", "mlx5", "--", &program, family]).expect_success();
+
+    let output = run("xrc");
+    assert_line(&output, &["ibv_create_xrc_rcv_qp(", ") = 0 qp_num="]);
+    assert_line(&output, &["ibv_reg_xrc_rcv_qp(domain=0x", "= 22 EINVAL"]);
+
+    let output = run("mlx5");
+    assert_line(&output, &["mlx5dv_is_supported(device=0x", ") = true"]);
+    assert_line(
+        &output,
+        &["mlx5dv_create_qp(", "dc_type=DCT, dct_access_key=0x1d"],
+    );
+    assert_line(
+        &output,
+        &["RDMA_WRITE, 16 bytes", "dct_number=0x", "key=0x1d"],
+    );
+    assert_line(
+        &output,
+        &["UMR_FILL, ", "mkey {lkey=0x", "2 entries of 32 bytes"],
+    );
+    let missing = ["mlx5dv_devx_obj_create(..) = unsupported EOPNOTSUPP"];
+    assert_line(&output, &missing);
+
+    let output = run("efa");
+    assert_line(&output, &["efadv_create_comp_cntr(", "= NULL EINVAL"]);
+    assert_line(&output, &["efadv_query_device(..) = unsupported"]);
 }
 
 #[test]
 fn a_program_that_waits_for_ever_is_explained() {
     let rig = or_skip!(Rig::loopback(COMPILER));
-    let program = compile(&rig);
+    let program = compile(&rig, "hangs", &["-libverbs"]);
     let run = |mistake| trace(&rig, &["--", &program, mistake, "4"]);
 
     let output = run("no-receive").expect_failure();

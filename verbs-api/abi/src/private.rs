@@ -240,7 +240,7 @@ impl core::fmt::Debug for rocade_cm_ops {
 }
 
 /// Version of [`rocade_mlx5_ops`]. Every change of the table increments it.
-pub const ROCADE_MLX5_VERSION: u32 = 4;
+pub const ROCADE_MLX5_VERSION: u32 = 5;
 
 /// The functions for `libmlx5.so.1`, like the functions of `mlx5dv.h` with these names.
 #[repr(C)]
@@ -249,6 +249,8 @@ pub const ROCADE_MLX5_VERSION: u32 = 4;
 pub struct rocade_mlx5_ops {
     /// Equal to [`ROCADE_MLX5_VERSION`].
     pub version: u32,
+    /// Records a call of a function that Rocade does not offer, if the process is traced.
+    pub unsupported: unsafe extern "C" fn(*const u8, usize),
     pub is_supported: unsafe extern "C" fn(*mut ibv_device) -> bool,
     pub open_device:
         unsafe extern "C" fn(*mut ibv_device, *mut mlx5dv_context_attr) -> *mut ibv_context,
@@ -278,7 +280,7 @@ impl core::fmt::Debug for rocade_mlx5_ops {
 }
 
 /// Version of [`rocade_efa_ops`]. Every change of the table increments it.
-pub const ROCADE_EFA_VERSION: u32 = 1;
+pub const ROCADE_EFA_VERSION: u32 = 2;
 
 /// The functions for `libefa.so.1`, like the functions of `efadv.h` with these names.
 #[repr(C)]
@@ -287,6 +289,8 @@ pub const ROCADE_EFA_VERSION: u32 = 1;
 pub struct rocade_efa_ops {
     /// Equal to [`ROCADE_EFA_VERSION`].
     pub version: u32,
+    /// Records a call of a function that Rocade does not offer, if the process is traced.
+    pub unsupported: unsafe extern "C" fn(*const u8, usize),
     pub create_comp_cntr: unsafe extern "C" fn(
         *mut ibv_context,
         *mut ibv_comp_cntr_init_attr,

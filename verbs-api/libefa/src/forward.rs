@@ -30,6 +30,14 @@ fn ops() -> Option<&'static rocade_efa_ops> {
     })
 }
 
+/// Records a call of a function that Rocade does not offer, if the process is traced.
+pub(crate) fn trace_unsupported(function: &str) {
+    if let Some(ops) = ops() {
+        // SAFETY: a readable text.
+        unsafe { (ops.unsupported)(function.as_ptr(), function.len()) };
+    }
+}
+
 /// `efadv_create_comp_cntr`.
 pub(crate) unsafe extern "C" fn efadv_create_comp_cntr(
     context: *mut ibv_context,

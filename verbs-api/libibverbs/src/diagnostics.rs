@@ -310,6 +310,7 @@ fn print(text: &str) {
 /// Prints that the library does not offer `function`, and sets `errno`.
 pub(crate) fn unsupported(function: &str) {
     let errno = Errno::OPNOTSUPP;
+    crate::trace::sink::unsupported(function);
     emit(function, errno);
     crate::ffi::set_errno(errno.0);
 }

@@ -1,7 +1,7 @@
 //! Direct verbs of devices with an mlx5 identity. `libmlx5.so.1` calls these functions through a
 //! private table. Each has the name of the public function, because diagnostics print it.
 
-mod dmabuf;
+pub(crate) mod dmabuf;
 pub(crate) mod mkey;
 
 use std::{ffi::c_int, sync::OnceLock};
@@ -37,6 +37,7 @@ use crate::{
     ffi::{Errno, int_verb, ptr_verb},
     qp::{self, QpState},
     qp_ex, query,
+    trace::{dv as traced, remote},
     wr_batch::{Batch, DcRemote},
 };
 
@@ -50,18 +51,19 @@ const MAX_DC_RD_ATOM: u32 = 16;
 
 static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
     version: ROCADE_MLX5_VERSION,
-    is_supported: slot::of_1(mlx5dv_is_supported),
-    open_device: slot::of_2(mlx5dv_open_device),
-    query_device: slot::of_2(mlx5dv_query_device),
-    create_qp: slot::of_3(mlx5dv_create_qp),
-    qp_ex_from_ibv_qp_ex: slot::of_1(mlx5dv_qp_ex_from_ibv_qp_ex),
-    dci_stream_id_reset: slot::of_2(mlx5dv_dci_stream_id_reset),
-    map_ah_to_qp: slot::of_2(mlx5dv_map_ah_to_qp),
-    create_mkey: slot::of_1(mkey::mlx5dv_create_mkey),
-    destroy_mkey: slot::of_1(mkey::mlx5dv_destroy_mkey),
-    reserved_qpn_alloc: slot::of_2(mlx5dv_reserved_qpn_alloc),
-    reserved_qpn_dealloc: slot::of_2(mlx5dv_reserved_qpn_dealloc),
-    reg_dmabuf_mr: slot::of_7(dmabuf::mlx5dv_reg_dmabuf_mr),
+    unsupported: remote::trace_unsupported,
+    is_supported: traced::mlx5dv_is_supported,
+    open_device: traced::mlx5dv_open_device,
+    query_device: traced::mlx5dv_query_device,
+    create_qp: traced::mlx5dv_create_qp,
+    qp_ex_from_ibv_qp_ex: traced::mlx5dv_qp_ex_from_ibv_qp_ex,
+    dci_stream_id_reset: traced::mlx5dv_dci_stream_id_reset,
+    map_ah_to_qp: traced::mlx5dv_map_ah_to_qp,
+    create_mkey: traced::mlx5dv_create_mkey,
+    destroy_mkey: traced::mlx5dv_destroy_mkey,
+    reserved_qpn_alloc: traced::mlx5dv_reserved_qpn_alloc,
+    reserved_qpn_dealloc: traced::mlx5dv_reserved_qpn_dealloc,
+    reg_dmabuf_mr: traced::mlx5dv_reg_dmabuf_mr,
 };
 
 /// Returns the function table for `libmlx5.so.1`.
@@ -93,7 +95,7 @@ fn expect_mlx5(context: &ContextObject) -> Result<(), Errno> {
     Err(Errno::OPNOTSUPP.because(Reason::new(what, advice)))
 }
 
-extern "C" fn mlx5dv_is_supported(device: Handle<'_, ibv_device>) -> bool {
+pub(crate) extern "C" fn mlx5dv_is_supported(device: Handle<'_, ibv_device>) -> bool {
     let object = device.get();
     object.is_ok_and(|object| {
         let (vendor_id, part_id) = object.identity();
@@ -101,7 +103,7 @@ extern "C" fn mlx5dv_is_supported(device: Handle<'_, ibv_device>) -> bool {
     })
 }
 
-extern "C" fn mlx5dv_open_device(
+pub(crate) extern "C" fn mlx5dv_open_device(
     device: Handle<'_, ibv_device>,
     attr: In<'_, mlx5dv_context_attr>,
 ) -> *mut ibv_context {
@@ -125,7 +127,7 @@ extern "C" fn mlx5dv_open_device(
 /// `mlx5dv_query_device`: fills in the requested members that Rocade has. Clears the other bits of
 /// `comp_mask`.
 //= DCU-08
-extern "C" fn mlx5dv_query_device(
+pub(crate) extern "C" fn mlx5dv_query_device(
     context: Handle<'_, ibv_context>,
     attr: InOut<'_, mlx5dv_context>,
 ) -> c_int {
@@ -167,7 +169,7 @@ extern "C" fn mlx5dv_query_device(
 }
 
 /// `mlx5dv_create_qp`: creates DC initiators, DC targets and ordinary QPs.
-extern "C" fn mlx5dv_create_qp(
+pub(crate) extern "C" fn mlx5dv_create_qp(
     context: Handle<'_, ibv_context>,
     init: InOut<'_, ibv_qp_init_attr_ex>,
     dv: In<'_, mlx5dv_qp_init_attr>,
@@ -320,7 +322,9 @@ impl Builders {
     }
 }
 
-extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: Handle<'_, ibv_qp_ex>) -> *mut mlx5dv_qp_ex {
+pub(crate) extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(
+    qp: Handle<'_, ibv_qp_ex>,
+) -> *mut mlx5dv_qp_ex {
     // Programs also call it for QPs that send nothing.
     if qp.is_null() {
         return std::ptr::null_mut();
@@ -382,7 +386,10 @@ extern "C" fn wr_set_dc_addr_stream(
 
 /// `mlx5dv_dci_stream_id_reset`: lets a stream in error accept requests again.
 //= DC-40
-extern "C" fn mlx5dv_dci_stream_id_reset(qp: Handle<'_, ibv_qp>, stream_id: u16) -> c_int {
+pub(crate) extern "C" fn mlx5dv_dci_stream_id_reset(
+    qp: Handle<'_, ibv_qp>,
+    stream_id: u16,
+) -> c_int {
     int_verb(|| {
         let state: &QpState = qp.get()?.inner();
         Ok(state.qp().reset_stream(stream_id)?)
@@ -391,7 +398,7 @@ extern "C" fn mlx5dv_dci_stream_id_reset(qp: Handle<'_, ibv_qp>, stream_id: u16)
 
 /// `mlx5dv_reserved_qpn_alloc`: reserves a number that no QP gets, for connections that share a QP
 /// such as a DC target.
-extern "C" fn mlx5dv_reserved_qpn_alloc(
+pub(crate) extern "C" fn mlx5dv_reserved_qpn_alloc(
     context: Handle<'_, ibv_context>,
     qpn: Out<'_, u32>,
 ) -> c_int {
@@ -407,7 +414,10 @@ extern "C" fn mlx5dv_reserved_qpn_alloc(
 }
 
 /// `mlx5dv_reserved_qpn_dealloc`: fails with `EINVAL` for a number that is not reserved.
-extern "C" fn mlx5dv_reserved_qpn_dealloc(context: Handle<'_, ibv_context>, qpn: u32) -> c_int {
+pub(crate) extern "C" fn mlx5dv_reserved_qpn_dealloc(
+    context: Handle<'_, ibv_context>,
+    qpn: u32,
+) -> c_int {
     int_verb(|| {
         let object = context.get()?;
         Ok(object.context().release_qp_num(Qpn::new(qpn))?)
@@ -416,7 +426,7 @@ extern "C" fn mlx5dv_reserved_qpn_dealloc(context: Handle<'_, ibv_context>, qpn:
 
 /// `mlx5dv_map_ah_to_qp`: a hint that a remote QP's packets come from this address, which Rocade
 /// does not need.
-extern "C" fn mlx5dv_map_ah_to_qp(ah: Handle<'_, ibv_ah>, _qp_num: u32) -> c_int {
+pub(crate) extern "C" fn mlx5dv_map_ah_to_qp(ah: Handle<'_, ibv_ah>, _qp_num: u32) -> c_int {
     int_verb(|| {
         ah.get()?;
         Ok(())

@@ -13,16 +13,18 @@ use rocade_abi::{
 };
 
 use crate::{
-    args::{Buffer, Handle, In, slot},
+    args::{Buffer, Handle, In},
     comp_cntr,
     diagnostics::Reason,
     ffi::{Errno, ptr_verb},
     mapping::Mapping,
+    trace::{dv as traced, remote},
 };
 
 static OPS: rocade_efa_ops = rocade_efa_ops {
     version: ROCADE_EFA_VERSION,
-    create_comp_cntr: slot::of_4(efadv_create_comp_cntr),
+    unsupported: remote::trace_unsupported,
+    create_comp_cntr: traced::efadv_create_comp_cntr,
 };
 
 /// Returns the function table for `libefa.so.1`.
@@ -42,7 +44,7 @@ struct Place {
 /// EINVAL for a shorter structure, a longer one with unknown members, an unknown flag or kind of
 /// memory, a NULL address, and one that is no multiple of 8. EFAULT if the memory is not mapped for
 /// writing.
-extern "C" fn efadv_create_comp_cntr(
+pub(crate) extern "C" fn efadv_create_comp_cntr(
     context: Handle<'_, ibv_context>,
     attr: In<'_, ibv_comp_cntr_init_attr>,
     efa_attr: In<'_, efadv_comp_cntr_init_attr>,

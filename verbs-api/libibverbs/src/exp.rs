@@ -7,6 +7,6 @@ pub(crate) mod cross_channel;
 pub(crate) mod dct;
 pub(crate) mod device;
 pub(crate) mod qp;
-mod request;
+pub(crate) mod request;
 pub(crate) mod send;
 pub(crate) mod umr;

@@ -196,6 +196,25 @@ struct StagedWr {
     change: Option<Box<KeyChange>>,
 }
 
+impl StagedWr {
+    /// Returns the operands of direct verbs, for a trace.
+    #[cold]
+    fn operands(&self) -> String {
+        let mut text = String::new();
+        if let Some(change) = &self.change {
+            text += &format!(", {change}");
+        }
+        if let Some(to) = self.dct {
+            let (dctn, key) = (to.dctn, to.key);
+            text += &format!(", dct_number={dctn:#08x}, dct_access_key={key:#x}");
+            if to.stream != 0 {
+                text += &format!(", stream_id={}", to.stream);
+            }
+        }
+        text
+    }
+}
+
 /// The arguments of `mlx5dv_wr_set_dc_addr`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DcRemote {
@@ -363,8 +382,8 @@ impl Staged {
             sges,
         };
         if trace::is_on() {
-            let remote = wr.to.map(|to| to.qpn).or_else(|| wr.dct.map(|to| to.dctn));
-            data::staged(qpn, &request, data.map_or(0, <[u8]>::len), remote);
+            let (remote, inline) = (wr.to.map(|to| to.qpn), data.map_or(0, <[u8]>::len));
+            data::staged(qpn, &request, inline, remote, &wr.operands());
         }
         if let Some(change) = wr.change.as_deref() {
             return Ok(poster.push_with(&request, change.operands()?)?);

@@ -35,6 +35,14 @@ fn ops() -> Option<&'static rocade_mlx5_ops> {
     })
 }
 
+/// Records a call of a function that Rocade does not offer, if the process is traced.
+pub(crate) fn trace_unsupported(function: &str) {
+    if let Some(ops) = ops() {
+        // SAFETY: a readable text.
+        unsafe { (ops.unsupported)(function.as_ptr(), function.len()) };
+    }
+}
+
 /// Defines functions that call those of the table, and fail if there is no table.
 macro_rules! forward {
     ($( $name:ident = $op:ident($($arg:ident: $ty:ty),*) -> $result:ty, else $otherwise:expr; )+) => {

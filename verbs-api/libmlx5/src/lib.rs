@@ -23,7 +23,8 @@ mod exports {
 }
 
 /// Sets `errno` without a diagnostic, because programs call these functions to test for a feature.
-pub(crate) fn unsupported(_function: &str) {
+pub(crate) fn unsupported(function: &str) {
+    forward::trace_unsupported(function);
     // SAFETY: the C library returns a valid pointer to the errno of this thread.
     unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
 }

@@ -17,7 +17,7 @@ use crate::{
 ///
 /// EOPNOTSUPP for a device without mlx5 identity, and for the data-direct engine, which Rocade does
 /// not have. EINVAL for an unknown flag.
-pub(super) extern "C" fn mlx5dv_reg_dmabuf_mr(
+pub(crate) extern "C" fn mlx5dv_reg_dmabuf_mr(
     pd: Handle<'_, ibv_pd>,
     offset: u64,
     length: usize,

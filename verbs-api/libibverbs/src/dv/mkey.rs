@@ -3,6 +3,7 @@
 
 use std::{
     ffi::{c_int, c_void},
+    fmt,
     sync::Arc,
 };
 
@@ -24,6 +25,7 @@ use crate::{
     ffi::{Errno, int_verb, ptr_verb},
     handle::{CHandle, objects},
     pd_mr::PdRef,
+    trace::access_names,
 };
 
 type MkeyObject = CHandle<mlx5dv_mkey, MkeyState>;
@@ -41,7 +43,7 @@ pub(crate) struct MkeyState {
 const NO_MEMORY: Errno = Errno(libc::ENOMEM);
 
 //= UMU-01
-pub(super) extern "C" fn mlx5dv_create_mkey(
+pub(crate) extern "C" fn mlx5dv_create_mkey(
     attr: In<'_, mlx5dv_mkey_init_attr>,
 ) -> *mut mlx5dv_mkey {
     ptr_verb(|| {
@@ -71,7 +73,7 @@ pub(super) extern "C" fn mlx5dv_create_mkey(
     })
 }
 
-pub(super) extern "C" fn mlx5dv_destroy_mkey(mkey: Last<'_, mlx5dv_mkey>) -> c_int {
+pub(crate) extern "C" fn mlx5dv_destroy_mkey(mkey: Last<'_, mlx5dv_mkey>) -> c_int {
     int_verb(|| mkey.destroy(|state| Ok(state.mr.destroy()?)))
 }
 
@@ -104,6 +106,26 @@ impl KeyChange {
     fn step(&mut self) -> Result<(), Errno> {
         self.missing_setters = self.missing_setters.checked_sub(1).ok_or(Errno::INVAL)?;
         Ok(())
+    }
+}
+
+impl fmt::Display for KeyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (lkey, rkey) = (self.key.lkey().get(), self.key.rkey().get());
+        write!(f, "mkey {{lkey={lkey:#x}, rkey={rkey:#x}}}")?;
+        if let Some(access) = self.access {
+            let mut names = String::new();
+            access_names(access.bits().into(), &mut names);
+            write!(f, ", access={names}")?;
+        }
+        match &self.remap {
+            Remap::Keep => Ok(()),
+            Remap::Free => f.write_str(", without a layout"),
+            Remap::To { layout, .. } => {
+                let (entries, len) = (layout.entries(), layout.len());
+                write!(f, ", {entries} entries of {len} bytes in all")
+            }
+        }
     }
 }
 

@@ -9,13 +9,14 @@ use rocade_abi::{
     },
     ibv_cq, ibv_wc_tm_info,
 };
-use rocade_emulator::{Completion, WcOpcode};
+use rocade_emulator::{Completion, WcOpcode, trace};
 
 use super::dct;
 use crate::{
     args::{Handle, ResizedList, slot::combined},
     cq::{self},
     ffi::{Errno, neg_data_verb},
+    trace::{data, exp_data},
 };
 
 combined! {
@@ -34,10 +35,17 @@ fn poll_cq(cq: Handle<'_, ibv_cq>, num_entries: c_int, wcs: ResizedList<'_, ibv_
             return Err(Errno::INVAL);
         }
         let max = cq::poll_capacity(state.cq(), num_entries, wcs.is_null())?;
+        let is_traced = trace::is_on();
         let polled = state.cq().poll_with(max, |index, completion| {
+            if is_traced {
+                exp_data::polled(cq.addr() as u64, index, &completion);
+            }
             // The place is not NULL, so the write cannot fail.
             let _ = wcs.at(index).write(&to_wc(&completion));
         });
+        if is_traced && polled == 0 {
+            data::empty_poll(cq.addr() as u64);
+        }
         c_int::try_from(polled).map_err(|_| Errno::INVAL)
     })
 }

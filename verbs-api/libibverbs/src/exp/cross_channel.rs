@@ -34,6 +34,7 @@ use crate::{
     ffi::{Errno, int_verb},
     post,
     qp::QpState,
+    trace::exp_data,
 };
 
 fn invalid(what: &str) -> Errno {
@@ -264,8 +265,8 @@ fn exp_post_task(context: Handle<'_, ibv_context>, task: Request<'_, ibv_exp_tas
     }
     if task.task_type == IBV_EXP_TASK_SEND {
         let mut bad = ptr::null_mut();
-        return send::post(task.qp(), task.sends(), Out::of(&mut bad), true);
+        return exp_data::post_sends(task.qp(), task.sends(), Out::of(&mut bad), true);
     }
     let mut bad: *mut ibv_recv_wr = ptr::null_mut();
-    post::post_recv(task.qp(), task.receives(), Out::of(&mut bad))
+    exp_data::post_receives(task.qp(), task.receives(), Out::of(&mut bad))
 }

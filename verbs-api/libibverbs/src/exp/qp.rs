@@ -303,7 +303,8 @@ macro_rules! copy_members {
     }};
 }
 
-fn to_plain(attr: &ibv_exp_qp_attr) -> ibv_qp_attr {
+/// Returns the attributes that plain structures have.
+pub(crate) fn to_plain(attr: &ibv_exp_qp_attr) -> ibv_qp_attr {
     let mut plain: ibv_qp_attr = zeroed();
     copy_members!(attr, plain);
     plain

@@ -1,13 +1,15 @@
 //! The operands of experimental work requests.
 
 use rocade_abi::{
-    IBV_WR_BIND_MW,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
     exp::send::{
         IBV_EXP_UMR_REPEAT, IBV_EXP_WR_CQE_WAIT, IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP,
-        IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD, IBV_EXP_WR_RECV_ENABLE, IBV_EXP_WR_SEND_ENABLE,
-        IBV_EXP_WR_UMR_FILL, IBV_EXP_WR_UMR_INVALIDATE, ibv_exp_cmp_swap, ibv_exp_fetch_add,
-        ibv_exp_mem_region, ibv_exp_mem_repeat_block, ibv_exp_mkey_list_container, ibv_exp_send_wr,
-        ibv_exp_send_wr_bind_mw, ibv_exp_send_wr_masked_atomics, ibv_exp_send_wr_umr,
+        IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD, IBV_EXP_WR_NOP, IBV_EXP_WR_RECV_ENABLE,
+        IBV_EXP_WR_SEND_ENABLE, IBV_EXP_WR_UMR_FILL, IBV_EXP_WR_UMR_INVALIDATE, ibv_exp_cmp_swap,
+        ibv_exp_fetch_add, ibv_exp_mem_region, ibv_exp_mem_repeat_block,
+        ibv_exp_mkey_list_container, ibv_exp_send_wr, ibv_exp_send_wr_bind_mw,
+        ibv_exp_send_wr_masked_atomics, ibv_exp_send_wr_umr,
     },
     ibv_ah, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_send_wr_qp_type, ibv_send_wr_tail, ibv_sge,
 };
@@ -32,7 +34,7 @@ members! {
 }
 
 /// The operands of a masked atomic.
-pub(super) enum MaskedOperands {
+pub(crate) enum MaskedOperands {
     /// Operands of a compare-and-swap.
     CmpSwap(ibv_exp_cmp_swap),
     /// Operands of a fetch-and-add.
@@ -41,10 +43,52 @@ pub(super) enum MaskedOperands {
 
 impl<'a> Request<'a, ibv_exp_send_wr> {
     /// Returns the scatter/gather list.
-    pub(super) const fn sges(self) -> List<'a, ibv_sge> {
+    pub(crate) const fn sges(self) -> List<'a, ibv_sge> {
         let request = self.get();
         // SAFETY: the list has as many entries as the request says.
         unsafe { List::new(request.sg_list, request.num_sge) }
+    }
+
+    /// Returns true if the request stays on this host.
+    pub(crate) const fn is_local(self) -> bool {
+        matches!(
+            self.get().exp_opcode,
+            IBV_WR_LOCAL_INV
+                | IBV_WR_BIND_MW
+                | IBV_EXP_WR_SEND_ENABLE
+                | IBV_EXP_WR_RECV_ENABLE
+                | IBV_EXP_WR_CQE_WAIT
+                | IBV_EXP_WR_NOP
+                | IBV_EXP_WR_UMR_FILL
+                | IBV_EXP_WR_UMR_INVALIDATE
+        )
+    }
+
+    /// Returns the remote address and key, or the remote QP of a datagram and 0. Zeroes without
+    /// these.
+    pub(crate) fn remote(self, is_datagram: bool) -> (u64, u32) {
+        if let Some((masked, _)) = self.masked() {
+            return (masked.remote_addr, masked.rkey);
+        }
+        let opcode = self.get().exp_opcode;
+        let is_send = matches!(
+            opcode,
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV
+        );
+        if self.is_local() || is_send && !is_datagram {
+            return (0, 0);
+        }
+        let wr = self.get().wr;
+        // SAFETY: all members of the union are integers and pointers, for which any bytes are a
+        // value. The memory is the program's.
+        let (ud, atomic, rdma) = unsafe { (wr.ud, wr.atomic, wr.rdma) };
+        match opcode {
+            _ if is_datagram => (ud.remote_qpn.into(), 0),
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                (atomic.remote_addr, atomic.rkey)
+            }
+            _ => (rdma.remote_addr, rdma.rkey),
+        }
     }
 
     /// Returns the address handle of a DC target.
@@ -57,7 +101,7 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
     }
 
     /// Returns the CQ of a wait, and the number of completions. `None` for another operation.
-    pub(super) fn wait(self) -> Option<(Handle<'a, ibv_cq>, i32)> {
+    pub(crate) fn wait(self) -> Option<(Handle<'a, ibv_cq>, i32)> {
         if self.get().exp_opcode != IBV_EXP_WR_CQE_WAIT {
             return None;
         }
@@ -71,7 +115,7 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
 
     /// Returns the queue pair whose requests are released, and their number. `None` for another
     /// operation.
-    pub(super) fn enable(self) -> Option<(Handle<'a, ibv_qp>, i32)> {
+    pub(crate) fn enable(self) -> Option<(Handle<'a, ibv_qp>, i32)> {
         let opcode = self.get().exp_opcode;
         if !matches!(opcode, IBV_EXP_WR_SEND_ENABLE | IBV_EXP_WR_RECV_ENABLE) {
             return None;
@@ -84,7 +128,7 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
     }
 
     /// Returns the new layout of a key. `None` for another operation.
-    pub(super) fn umr(self) -> Option<View<'a, ibv_exp_send_wr_umr>> {
+    pub(crate) fn umr(self) -> Option<View<'a, ibv_exp_send_wr_umr>> {
         let opcode = self.get().exp_opcode;
         if !matches!(opcode, IBV_EXP_WR_UMR_FILL | IBV_EXP_WR_UMR_INVALIDATE) {
             return None;
@@ -94,7 +138,7 @@ impl<'a> Request<'a, ibv_exp_send_wr> {
     }
 
     /// Returns a masked atomic and its operands. `None` for another operation.
-    pub(super) fn masked(self) -> Option<(&'a ibv_exp_send_wr_masked_atomics, MaskedOperands)> {
+    pub(crate) fn masked(self) -> Option<(&'a ibv_exp_send_wr_masked_atomics, MaskedOperands)> {
         let swaps = match self.get().exp_opcode {
             IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP => true,
             IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => false,

@@ -28,19 +28,11 @@ use crate::{
 //= DCK-02
 const OWN_KEY: u64 = 1 << 63;
 
-/// `ibv_exp_post_send`: on failure `*bad_wr` is the first request that is not queued.
+/// Posts send work requests, for `ibv_exp_post_send` and tasks. On failure `*bad_wr` is the first
+/// request that is not queued. `locked` says that the caller holds the lock of
+/// `cross_channel::lock_tasks`.
 //= XST-08
-pub(crate) extern "C" fn ibv_exp_post_send(
-    qp: Handle<'_, ibv_qp>,
-    wr: Chain<'_, ibv_exp_send_wr>,
-    bad_wr: Out<'_, *mut ibv_exp_send_wr>,
-) -> c_int {
-    post(qp, wr, bad_wr, false)
-}
-
-/// Like [`ibv_exp_post_send`]. `locked` says that the caller holds the lock of
-/// `cross_channel::lock_posting`.
-pub(super) fn post(
+pub(crate) fn post(
     qp: Handle<'_, ibv_qp>,
     wr: Chain<'_, ibv_exp_send_wr>,
     bad_wr: Out<'_, *mut ibv_exp_send_wr>,
@@ -115,7 +107,7 @@ fn push(
 
 /// Returns the flags of a request that mean the same in both structures.
 //= XCON-03
-pub(super) fn flags(request: &ibv_exp_send_wr) -> SendFlags {
+pub(crate) fn flags(request: &ibv_exp_send_wr) -> SendFlags {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the plain flags are the lower half"

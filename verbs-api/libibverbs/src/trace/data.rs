@@ -11,8 +11,9 @@ use rocade_abi::{
     IBV_QP_DEST_QPN, IBV_QP_PATH_MTU, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_SEND_INLINE,
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
     IBV_WR_DRIVER1, IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_cq,
-    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    exp::send::IBV_EXP_WR_UMR_FILL, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr,
+    ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
 };
 use rocade_emulator::{
     Completion, QpType, SendOp, SendWr,
@@ -40,7 +41,7 @@ thread_local! {
 }
 
 /// Puts two numbers into a field.
-fn pair(high: u32, low: u32) -> u64 {
+pub(super) fn pair(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
@@ -49,16 +50,17 @@ fn elapsed(start: u64) -> u64 {
 }
 
 /// The kinds of queues in [`Kind::PostEnd`].
-const SEND_QUEUE: u32 = 0;
+pub(super) const SEND_QUEUE: u32 = 0;
 const RECV_QUEUE: u32 = 1;
 const SRQ: u32 = 2;
 
-/// Records the end of a post of `count` requests. `queue` is a QP number, or the address of an SRQ.
-fn post_end(kind: u32, errno: c_int, queue: u64, count: u32, start: u64) {
+/// Records the end of a post. `queue` is a QP number, or the address of an SRQ. `count` has the
+/// number of queued requests in its upper half.
+pub(super) fn post_end((kind, errno): (u32, c_int), queue: u64, count: u64, start: u64) {
     let fields = [
         pair(kind, errno.unsigned_abs()),
         queue,
-        pair(count, 0),
+        count,
         elapsed(start),
     ];
     trace::write(Kind::PostEnd, &fields, "");
@@ -66,14 +68,14 @@ fn post_end(kind: u32, errno: c_int, queue: u64, count: u32, start: u64) {
 
 /// The data of a work request.
 #[derive(Clone, Copy, Default)]
-struct DataRange {
-    count: u32,
-    len: u32,
-    addr: u64,
-    lkey: u32,
+pub(super) struct DataRange {
+    pub(super) count: u32,
+    pub(super) len: u32,
+    pub(super) addr: u64,
+    pub(super) lkey: u32,
 }
 
-fn data_of(list: List<'_, ibv_sge>) -> DataRange {
+pub(super) fn data_of(list: List<'_, ibv_sge>) -> DataRange {
     let mut sges = list.iter();
     let Some(first) = sges.next() else {
         return DataRange::default();
@@ -127,18 +129,19 @@ pub(super) extern "C" fn post_send(
     let mut bad = ptr::null_mut();
     let result = post::post_send(qp, wr, Out::of(&mut bad));
     let count = accepted(result, wr, (bad_wr, bad), count);
-    post_end(SEND_QUEUE, result, u64::from(qpn), count, start);
+    let counts = pair(count, 0);
+    post_end((SEND_QUEUE, result), u64::from(qpn), counts, start);
     result
 }
 
 /// Returns the number of a queue pair, or 0 for one of the parent process.
-fn number_of(qp: Handle<'_, ibv_qp>) -> u32 {
+pub(super) fn number_of(qp: Handle<'_, ibv_qp>) -> u32 {
     qp.get().map_or(0, |qp| qp.inner().qp().qp_num().get())
 }
 
 /// Returns the number of queued requests of a post, and tells the program the first one that is not
 /// queued.
-fn accepted<R: Chained>(
+pub(super) fn accepted<R: Chained>(
     result: c_int,
     chain: Chain<'_, R>,
     (bad_wr, bad): (Out<'_, *mut R>, *mut R),
@@ -159,9 +162,16 @@ fn accepted<R: Chained>(
     count
 }
 
-/// Records a request that `ibv_wr_complete` posts. `remote_qpn` is that of a datagram.
+/// Records a request that `ibv_wr_complete` posts. `remote_qpn` is that of a datagram. `operands`
+/// are those that plain requests do not have.
 #[cold]
-pub(crate) fn staged(qpn: u32, wr: &SendWr<'_>, inline: usize, remote_qpn: Option<u32>) {
+pub(crate) fn staged(
+    qpn: u32,
+    wr: &SendWr<'_>,
+    inline: usize,
+    remote_qpn: Option<u32>,
+    operands: &str,
+) {
     let (opcode, mut remote, rkey, imm) = of_op(&wr.op);
     if let Some(qpn) = remote_qpn {
         remote = u64::from(qpn);
@@ -186,7 +196,7 @@ pub(crate) fn staged(qpn: u32, wr: &SendWr<'_>, inline: usize, remote_qpn: Optio
         pair(first.map_or(0, |sge| sge.lkey.get()), rkey),
         remote,
     ];
-    trace::write(Kind::PostSend, &fields, "");
+    trace::write(Kind::PostSend, &fields, operands);
 }
 
 /// Returns operation code, remote address, rkey and immediate data.
@@ -207,6 +217,7 @@ fn of_op(op: &SendOp) -> (u32, u64, u32, u32) {
         SendOp::Flush { va, rkey, .. } => (IBV_WR_FLUSH, *va, rkey.get(), 0),
         SendOp::Bind(_) => (IBV_WR_BIND_MW, 0, 0, 0),
         SendOp::Invalidate { .. } => (IBV_WR_LOCAL_INV, 0, 0, 0),
+        SendOp::Fill => (IBV_EXP_WR_UMR_FILL, 0, 0, 0),
         _ => (IBV_WR_DRIVER1, 0, 0, 0),
     }
 }
@@ -216,7 +227,8 @@ fn of_op(op: &SendOp) -> (u32, u64, u32, u32) {
 pub(crate) fn completed_batch(result: c_int, qpn: u32, count: usize, start: u64) {
     let count = u32::try_from(count).unwrap_or(0);
     let accepted = if result == 0 { count } else { 0 };
-    post_end(SEND_QUEUE, result, u64::from(qpn), accepted, start);
+    let counts = pair(accepted, 0);
+    post_end((SEND_QUEUE, result), u64::from(qpn), counts, start);
 }
 
 /// Records receives.
@@ -250,7 +262,8 @@ pub(super) extern "C" fn post_recv(
     let mut bad = ptr::null_mut();
     let result = post::post_recv(qp, wr, Out::of(&mut bad));
     let count = accepted(result, wr, (bad_wr, bad), count);
-    post_end(RECV_QUEUE, result, u64::from(qpn), count, start);
+    let counts = pair(count, 0);
+    post_end((RECV_QUEUE, result), u64::from(qpn), counts, start);
     result
 }
 
@@ -265,7 +278,8 @@ pub(super) extern "C" fn post_srq_recv(
     let mut bad = ptr::null_mut();
     let result = srq::post_srq_recv(srq, wr, Out::of(&mut bad));
     let count = accepted(result, wr, (bad_wr, bad), count);
-    post_end(SRQ, result, srq.addr() as u64, count, start);
+    let counts = pair(count, 0);
+    post_end((SRQ, result), srq.addr() as u64, counts, start);
     result
 }
 
@@ -322,14 +336,19 @@ pub(crate) fn empty_poll(cq: u64) {
 /// Records a completion of an extended CQ.
 #[cold]
 pub(crate) fn polled(cq: u64, completion: &Completion) {
+    completed((cq, completion), completion.opcode.code(), 0);
+}
+
+/// Records a completion of a CQ. `position` is that in its poll.
+pub(super) fn completed((cq, completion): (u64, &Completion), opcode: u32, position: u32) {
     let fields = [
         cq,
         completion.wr_id,
-        pair(completion.status.code(), completion.opcode.code()),
+        pair(completion.status.code(), opcode),
         pair(completion.qp_num.get(), completion.src_qp.get()),
         pair(completion.byte_len, cq::imm_data(completion)),
         pair(completion.vendor_err, completion.wc_flags.bits()),
-        pair(take_empty(), 0),
+        pair(take_empty(), position),
     ];
     trace::write(Kind::Completion, &fields, "");
 }
@@ -353,22 +372,36 @@ pub(crate) extern "C" fn ibv_modify_qp(
     if !is_on() {
         return qp::ibv_modify_qp(qp, attr, attr_mask);
     }
-    let mask: c_uint = attr_mask.cast_unsigned();
-    begin("ibv_modify_qp", |text| {
+    let attributes = (attr.optional().map(|attr| *attr), attr_mask.cast_unsigned());
+    modify("ibv_modify_qp", qp, attributes, "", || {
+        qp::ibv_modify_qp(qp, attr, attr_mask)
+    })
+}
+
+/// Calls a function that modifies a QP. `more` are attributes that plain structures do not have.
+pub(super) fn modify(
+    name: &str,
+    qp: Handle<'_, ibv_qp>,
+    (attr, mask): (Option<ibv_qp_attr>, c_uint),
+    more: &str,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    begin(name, |text| {
         let place = qp.as_ptr();
         // SAFETY: NULL or a live QP.
         argument("qp", unsafe { Shown::new(&place) }, true, text);
         text.push_str(", attr=");
-        match attr.optional() {
-            Some(attr) => qp_attr(&attr, mask, text),
+        match &attr {
+            Some(attr) => qp_attr(attr, mask, text),
             None => text.push_str("NULL"),
         }
+        text.push_str(more);
     });
-    let result = qp::ibv_modify_qp(qp, attr, attr_mask);
+    let result = call();
     if result == 0
-        && let (Ok(qp), Some(attr)) = (qp.get(), attr.optional())
+        && let (Ok(qp), Some(attr)) = (qp.get(), &attr)
     {
-        kept(|| record_attributes(qp, &attr, mask));
+        kept(|| record_attributes(qp, attr, mask));
     }
     // SAFETY: a number.
     end(unsafe { outcome(&result, Rule::Errno) }, |_| ());

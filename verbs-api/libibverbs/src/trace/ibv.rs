@@ -80,7 +80,7 @@ impl Target for ibv_ah_attr {
 }
 
 /// Appends the type and the sizes of a new QP.
-fn sizes(qp_type: u32, cap: &rocade_abi::ibv_qp_cap, text: &mut String) {
+pub(super) fn sizes(qp_type: u32, cap: &rocade_abi::ibv_qp_cap, text: &mut String) {
     let name = match qp_type {
         2 => "RC",
         3 => "UC",
@@ -88,6 +88,8 @@ fn sizes(qp_type: u32, cap: &rocade_abi::ibv_qp_cap, text: &mut String) {
         8 => "RAW_PACKET",
         9 => "XRC_SEND",
         10 => "XRC_RECV",
+        32 => "DC_INI",
+        0xff => "DRIVER",
         _ => "?",
     };
     let _ = write!(

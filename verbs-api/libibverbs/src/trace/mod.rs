@@ -7,6 +7,10 @@
 mod attr;
 pub(crate) mod calls;
 pub(crate) mod data;
+pub(crate) mod dv;
+pub(crate) mod exp;
+pub(crate) mod exp_data;
+mod exp_show;
 mod ibv;
 pub(crate) mod ops;
 mod others;
@@ -14,3 +18,5 @@ pub(crate) mod remote;
 mod show;
 pub(crate) mod sink;
 mod table;
+
+pub(crate) use show::access as access_names;

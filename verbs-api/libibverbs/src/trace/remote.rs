@@ -1,10 +1,10 @@
-//! Records of calls of `librdmacm`.
+//! Records of calls of the other libraries.
 
 use std::ffi::c_int;
 
 use super::{
     show::Outcome,
-    sink::{begin_with, end},
+    sink::{self, begin_with, end},
 };
 use crate::args::{Buffer, slot::combined};
 
@@ -12,6 +12,7 @@ combined! {
     pub(crate) fn trace_begin(text: *const u8, len: usize) = begin_of [(text, len)];
     pub(crate) fn trace_end(failed: bool, errno: c_int, text: *const u8, len: usize)
         = end_of [failed, errno, (text, len)];
+    pub(crate) fn trace_unsupported(name: *const u8, len: usize) = unsupported_of [(name, len)];
 }
 
 fn text_of(text: Buffer<'_>) -> String {
@@ -21,6 +22,11 @@ fn text_of(text: Buffer<'_>) -> String {
 /// Records the begin of a call: its name, a tab and its arguments.
 fn begin_of(text: Buffer<'_>) {
     begin_with(|| text_of(text));
+}
+
+/// Records a call of a function that Rocade does not offer.
+fn unsupported_of(name: Buffer<'_>) {
+    sink::unsupported(&text_of(name));
 }
 
 /// Records the end of the thread's last call.

@@ -201,6 +201,16 @@ macro_rules! numbers {
 }
 numbers!(u8, u16, u32, u64, usize, i32, i64, isize);
 
+impl Show for bool {
+    fn value(shown: Shown<'_, Self>, _name: &str, text: &mut String) {
+        let _ = write!(text, "{}", *shown);
+    }
+
+    fn is_failure(&self, _rule: Rule) -> bool {
+        false
+    }
+}
+
 impl Show for () {
     fn value(_shown: Shown<'_, Self>, _name: &str, text: &mut String) {
         text.push_str("void");

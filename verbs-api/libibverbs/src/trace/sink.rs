@@ -81,3 +81,17 @@ pub(crate) fn end(outcome: Outcome, more: impl FnOnce(&mut String)) {
         );
     });
 }
+
+/// Records a call of a function that Rocade does not offer.
+#[cold]
+pub(crate) fn unsupported(name: &str) {
+    if is_on() {
+        begin(name, |text| text.push_str(".."));
+        let outcome = Outcome {
+            failed: true,
+            errno: libc::EOPNOTSUPP,
+            text: "unsupported".to_owned(),
+        };
+        end(outcome, |_| ());
+    }
+}

@@ -56,6 +56,7 @@ impl Request {
             (remote, 0) => text += &format!(", to {remote:#x}"),
             (remote, rkey) => text += &format!(", at {remote:#x} rkey={rkey:#x}"),
         }
+        text += &record.text;
         text += &names::send_flags(flags);
         text.push('}');
         Self {
@@ -124,10 +125,22 @@ pub(super) struct Completion {
     pub(super) byte_len: u32,
     pub(super) vendor_err: u32,
     pub(super) empty_polls: u32,
+    pub(super) is_experimental: bool,
     /// The sends of the QP that are posted and not complete.
     pub(super) in_flight: usize,
     /// The request, if its post was seen.
     pub(super) request: Option<(Request, Timing)>,
+}
+
+impl Completion {
+    /// Returns the name of the verb that polled it.
+    pub(super) const fn verb(&self) -> &'static str {
+        if self.is_experimental {
+            "ibv_exp_poll_cq"
+        } else {
+            "ibv_poll_cq"
+        }
+    }
 }
 
 /// A packet that matters: it was refused, repeated or lost.

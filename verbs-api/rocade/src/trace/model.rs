@@ -19,6 +19,10 @@ const LAST_CODES: [u32; 18] = [
     0xaa, 0xac,
 ];
 
+/// The services of datagrams and of DC, in the upper bits of an operation code.
+const UD: u32 = 3;
+const DC: u32 = 6;
+
 /// Identifies a packet at both ends: folded destination, QP, PSN, operation code.
 type PacketKey = (u64, u32, u32, u32);
 
@@ -178,6 +182,7 @@ impl Model {
         let accepted = usize::try_from(record.high(2)).unwrap_or(0);
         let qpn = if queue == 2 { 0 } else { record.low(1) };
         let name = match queue {
+            0 if record.low(2) & flag::EXPERIMENTAL != 0 => "ibv_exp_post_send",
             0 => "ibv_post_send",
             1 => "ibv_post_recv",
             _ => "ibv_post_srq_recv",
@@ -214,11 +219,12 @@ impl Model {
         let (status, opcode) = (record.high(2), record.low(2));
         let qpn = record.high(3);
         let qp = self.qp(at.pid, qpn);
-        qp.recv_cq = if opcode >= 128 { cq } else { qp.recv_cq };
-        let mut request = qp.complete(at.time_ns, wr_id, opcode >= 128);
+        let is_receive = names::is_receive(opcode);
+        qp.recv_cq = if is_receive { cq } else { qp.recv_cq };
+        let mut request = qp.complete(at.time_ns, wr_id, is_receive);
         if request.is_none() && status != 0 {
             // The operation of a failed completion is undefined.
-            request = qp.complete(at.time_ns, wr_id, opcode < 128);
+            request = qp.complete(at.time_ns, wr_id, !is_receive);
         }
         let in_flight = qp.sends.len();
         Completion {
@@ -230,6 +236,7 @@ impl Model {
             byte_len: record.high(4),
             vendor_err: record.high(5),
             empty_polls: record.high(6),
+            is_experimental: record.low(6) & flag::EXPERIMENTAL != 0,
             in_flight,
             request,
         }
@@ -296,7 +303,13 @@ impl Model {
         let text = if is_received {
             self.received(at, own, (psn, aeth), operation, left_ns)
         } else {
-            self.sent(at, own, (to, remote), (psn, aeth), operation)
+            let service = code >> 5;
+            let is_dynamic = matches!(service, UD | DC);
+            let qp = self.qp(at.pid, own);
+            match is_dynamic && !qp.is_of_request(service == UD) {
+                true => None,
+                false => self.sent(at, own, (to, remote), (psn, aeth), operation),
+            }
         };
         let id = QpId {
             pid: at.pid,

@@ -18,13 +18,22 @@ pub(super) const fn operation(opcode: u32) -> &'static str {
         10 => "TSO",
         14 => "FLUSH",
         15 => "ATOMIC_WRITE",
+        0x4f => "TSO",
+        0x60 => "SEND_ENABLE",
+        0x61 => "RECV_ENABLE",
+        0x62 => "CQE_WAIT",
+        0x63 => "EXT_MASKED_ATOMIC_CMP_AND_SWP",
+        0x64 => "EXT_MASKED_ATOMIC_FETCH_AND_ADD",
+        0x65 => "NOP",
+        0x66 => "UMR_FILL",
+        0x67 => "UMR_INVALIDATE",
         _ => "DRIVER",
     }
 }
 
 /// Returns true if a send work request makes packets.
 pub(super) const fn has_packets(opcode: u32) -> bool {
-    !matches!(opcode, 7 | 8 | 11)
+    !matches!(opcode, 7 | 8 | 11 | 0x60..=0x62 | 0x65..=0x67)
 }
 
 /// Returns true if a send work request carries immediate data.
@@ -32,9 +41,17 @@ pub(super) const fn has_immediate(opcode: u32) -> bool {
     matches!(opcode, 1 | 3)
 }
 
+/// Returns true for the completion of a receive.
+pub(super) const fn is_receive(opcode: u32) -> bool {
+    matches!(opcode, 128 | 129)
+}
+
 /// Returns the name of a completion's operation.
-pub(super) const fn completed(opcode: u32) -> &'static str {
+pub(super) const fn completed(opcode: u32, is_experimental: bool) -> &'static str {
     match opcode {
+        9 if is_experimental => "MASKED_COMP_SWAP",
+        10 if is_experimental => "MASKED_FETCH_ADD",
+        135 | 0x100 => "UMR",
         0 => "SEND",
         1 => "RDMA_WRITE",
         2 => "RDMA_READ",

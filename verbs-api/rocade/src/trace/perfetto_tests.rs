@@ -148,6 +148,7 @@ fn written() -> Vec<u8> {
         byte_len: 0,
         vendor_err: 0,
         empty_polls: 0,
+        is_experimental: false,
         in_flight: 0,
         request: Some((request, timing)),
     };

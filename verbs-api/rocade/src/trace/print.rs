@@ -125,7 +125,7 @@ pub(super) fn text(event: &Event, filter: &TraceFilter) -> Option<String> {
         What::Completion(completion) => {
             let of_qp = filter.qp.is_none_or(|qp| qp == completion.qp.qpn);
             let is_wanted = !filter.failed || completion.status != 0;
-            (filter.names("ibv_poll_cq") && of_qp && is_wanted).then(|| completed(completion))
+            (filter.names(completion.verb()) && of_qp && is_wanted).then(|| completed(completion))
         }
         What::Incident(incident) => {
             let of_qp = filter.qp.is_none_or(|qp| qp == incident.qp.qpn);
@@ -182,12 +182,16 @@ fn completed(completion: &Completion) -> String {
         ..
     } = completion;
     let mut line = format!(
-        "ibv_poll_cq(cq={cq:#x}) = {{wr_id={wr_id:#x}, {}",
+        "{}(cq={cq:#x}) = {{wr_id={wr_id:#x}, {}",
+        completion.verb(),
         names::status(*status)
     );
     if *status == 0 {
-        line += &format!(", {}", names::completed(*opcode));
-        if *opcode >= 128 {
+        line += &format!(
+            ", {}",
+            names::completed(*opcode, completion.is_experimental)
+        );
+        if names::is_receive(*opcode) {
             line += &format!(", {byte_len} bytes");
         }
     } else {

@@ -45,6 +45,9 @@ pub(super) struct Qp {
     /// The folded address of the peer.
     pub(super) remote: u64,
     mtu: u32,
+    /// The connections of a DC initiator, which sends datagrams to connect, then other packets,
+    /// whose PSNs begin anew.
+    connects: Connects,
     /// The first unused PSN.
     next_psn: Option<u32>,
     acked_psn: Option<u32>,
@@ -62,6 +65,18 @@ pub(super) struct Qp {
     pub(super) unanswered: u32,
     /// RNR NAKs sent in a row.
     rnr_naks_sent: u32,
+}
+
+/// The connections of a DC initiator.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Connects {
+    /// Another QP, or no packet so far.
+    #[default]
+    Never,
+    /// The last packet was to connect.
+    Now,
+    /// The last packet was of a connection.
+    Before,
 }
 
 /// Returns true if the event of this number in a row is told. A message without a receive is
@@ -140,6 +155,26 @@ impl Qp {
             }
             _ => 0,
         }
+    }
+
+    /// Notes a request packet of a DC initiator. Returns false if it only connects, and so belongs
+    /// to no work request.
+    pub(super) fn is_of_request(&mut self, is_datagram: bool) -> bool {
+        if is_datagram {
+            // The datagrams of another QP are its requests.
+            self.connects = match self.connects {
+                Connects::Never => return true,
+                _ => Connects::Now,
+            };
+            return false;
+        }
+        if self.connects != Connects::Before {
+            self.connects = Connects::Before;
+            (self.next_psn, self.acked_psn) = (None, None);
+            let unacked = self.sends.iter_mut().filter(|send| send.acked_ns.is_none());
+            unacked.for_each(|send| (send.first_psn, send.last_psn) = (None, None));
+        }
+        true
     }
 
     /// Notes a request packet that the QP sends. Returns the cause if it was sent before.

@@ -80,6 +80,24 @@ fn waits_for_a_receive_and_for_lost_packets_are_told_apart() {
 }
 
 #[test]
+fn the_connection_of_a_dc_initiator_is_no_request() {
+    let mut qp = Qp::default();
+    for (psn, begin) in [(0, 0), (5, 1_000)] {
+        qp.post_send(begin, send(1, 0, 10));
+        // The first one is not known to be of an initiator yet.
+        if qp.is_of_request(true) {
+            assert_eq!(qp.sent(begin + 10, 0, Operation::SendOnly), None);
+        }
+        assert!(qp.is_of_request(false));
+        assert_eq!(qp.sent(begin + 100, psn, Operation::WriteOnly), None);
+        qp.answered(begin + 150, psn, Operation::Acknowledge, ACK);
+        let (_, timing) = qp.complete(begin + 160, 1, false).expect("posted");
+        assert_eq!((timing.queue, timing.answer), (100, 50));
+        assert_eq!(timing.retransmissions, 0);
+    }
+}
+
+#[test]
 fn a_refused_or_repeated_message_has_not_arrived() {
     let mut qp = Qp::default();
     qp.arrived(100, 5);
