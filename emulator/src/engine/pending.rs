@@ -22,6 +22,7 @@ use super::{Nic, Scheduler};
 use crate::memory::MemGuard;
 use crate::state::{Caller, CqInner, QpCore, QpInner, ServiceReason};
 use crate::sync::turn;
+use crate::trace;
 use crate::tuning::{MAX_CHAIN, MAX_DELAYED_ACK_QPS, POST_FLUSH_NS};
 
 /// The context in which the ready lists are served.
@@ -240,7 +241,12 @@ impl Nic {
             self.with_qp(qpn, |inner, core, mem| {
                 core.tx.take_timer();
                 if core.qp.next_timeout().is_some_and(|at| at <= now) {
+                    let before = trace::is_on().then(|| core.qp.counters().timeouts);
                     core.qp.handle_timeout(now);
+                    let expired = before.map_or(0, |_| core.qp.counters().timeouts);
+                    if before.is_some_and(|before| expired > before) {
+                        trace::timeout(qpn, expired);
+                    }
                 }
                 let cx = Cx::of_background(now, mem);
                 self.flush_outputs(inner, core, TransmitTrigger::Other, cx);

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 pub use packet::fold;
-pub(crate) use packet::{note, received, sent};
+pub(crate) use packet::{note, received, sent, timeout};
 pub use record::{Kind, Record, flag};
 use ring::Ring;
 pub use ring::{RingReader, records};

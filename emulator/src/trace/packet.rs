@@ -96,3 +96,11 @@ pub(crate) fn note(packet: &[u8], is_received: bool, to: IpAddr, words: &str) {
         write(Kind::Note, &fields, words);
     }
 }
+
+/// Records an expiry of the retransmission timer. `count` has the expiries so far.
+#[cold]
+pub(crate) fn timeout(own: Qpn, count: u64) {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let ends = u64::from(own.get()) << 32 | u64::from(count);
+    write(Kind::Timeout, &[ends], "");
+}

@@ -47,6 +47,8 @@ pub enum Kind {
     Packet,
     /// Effect of a fault rule on a packet: as [`Kind::Packet`], and the words as text.
     Note,
+    /// The retransmission timer of a QP has expired: `QP:expiries so far`.
+    Timeout,
 }
 
 /// Flags in records.
@@ -60,7 +62,7 @@ pub mod flag {
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Process,
         Self::Enter,
         Self::Exit,
@@ -73,6 +75,7 @@ impl Kind {
         Self::Qp,
         Self::Packet,
         Self::Note,
+        Self::Timeout,
     ];
 }
 

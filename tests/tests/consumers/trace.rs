@@ -242,13 +242,29 @@ fn a_program_that_waits_for_ever_is_explained() {
     let unpolled = ["1 received", "not polled", "poll the CQ once more"];
     assert_line(&output, &unpolled);
 
-    let output = run("peer-died").expect_success();
+    let file = |name| rig.dir().join(name).to_string_lossy().into_owned();
+    let (lines, timeline) = (file("lines"), file("hang.pftrace"));
+    let files = ["-o", &lines, "--perfetto", &timeline];
+    trace(
+        &rig,
+        &[&files[..], &["--", &program, "peer-died", "4"]].concat(),
+    )
+    .expect_success();
+    let output = std::fs::read_to_string(&lines).expect("lines");
     assert_line(&output, &["rocade trace: process ", " has ended"]);
+    assert_line(&output, &["** QP", "timeout: no answer to PSN 0x0 for"]);
+    assert_line(&output, &["** QP", "timeout: ", "(8 in a row)"]);
     assert_line(
         &output,
         &["** QP", "RDMA_WRITE_ONLY", "sent again: no answer for"],
     );
     assert_line(&output, &["RETRY_EXC_ERR", "retransmission (7)"]);
+    let page = rig.rocade(&["trace", "show", &timeline, "-o", "-"]);
+    let page = page.expect_success();
+    assert!(
+        page.contains("\"timeout: no answer to PSN 0x0"),
+        "no instant"
+    );
 }
 
 #[test]

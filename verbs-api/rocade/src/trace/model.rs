@@ -107,6 +107,7 @@ impl Model {
             }
             Kind::Packet => return self.packet(at, record),
             Kind::Note => Some(self.note(at, record)),
+            Kind::Timeout => Some(self.timeout(at, record)),
         };
         what.map(|what| Event { at, what }).into_iter().collect()
     }
@@ -407,6 +408,15 @@ impl Model {
             return qp.answers(psn, aeth);
         }
         None
+    }
+
+    fn timeout(&mut self, at: At, record: &Record) -> What {
+        let qpn = record.high(0);
+        let text = self.qp(at.pid, qpn).timed_out(at.time_ns);
+        What::Incident(Incident {
+            qp: QpId { pid: at.pid, qpn },
+            text,
+        })
     }
 
     fn note(&self, at: At, record: &Record) -> What {

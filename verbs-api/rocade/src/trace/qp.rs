@@ -63,6 +63,8 @@ pub(super) struct Qp {
     pub(super) rnr_naks: u32,
     /// Retransmissions in a row, without any answer.
     pub(super) unanswered: u32,
+    /// Expiries of the retransmission timer in a row, without any answer.
+    timeouts: u32,
     /// RNR NAKs sent in a row.
     rnr_naks_sent: u32,
 }
@@ -263,6 +265,22 @@ impl Qp {
         })
     }
 
+    /// Notes that the retransmission timer has expired. Returns words about it.
+    pub(super) fn timed_out(&mut self, time_ns: u64) -> String {
+        self.timeouts += 1;
+        let sent = |send: &&Send| send.first_psn.is_some() && send.acked_ns.is_none();
+        let oldest = self.sends.iter().find(sent);
+        let what = match (self.acked_psn, oldest) {
+            (Some(acked), Some(oldest)) => {
+                let psn = acked.wrapping_add(1) & 0xff_ffff;
+                let waited = names::duration(time_ns.saturating_sub(oldest.sent_ns));
+                format!("no answer to PSN {psn:#x} for {waited}")
+            }
+            _ => "no answer".to_owned(),
+        };
+        format!("timeout: {what}{}", counted(self.timeouts))
+    }
+
     /// Notes a response. Returns its words if it is no good news.
     pub(super) fn answered(
         &mut self,
@@ -271,7 +289,7 @@ impl Qp {
         operation: Operation,
         aeth: u32,
     ) -> Option<String> {
-        self.unanswered = 0;
+        (self.unanswered, self.timeouts) = (0, 0);
         let answer = match operation {
             Operation::Acknowledge => names::answer(aeth),
             _ => Answer::Ack,

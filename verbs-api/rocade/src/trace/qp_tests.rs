@@ -64,9 +64,16 @@ fn waits_for_a_receive_and_for_lost_packets_are_told_apart() {
     assert_eq!(told.as_deref(), Some("NAK: PSN sequence error"));
     let told = qp.sent(1_500, 8, Operation::SendOnly);
     assert!(told.expect("told").contains("after the NAK"));
+    let told = qp.timed_out(9_400);
+    assert_eq!(told, "timeout: no answer to PSN 0x8 for 7.9 us");
     let told = qp.sent(9_500, 8, Operation::SendOnly);
     assert!(told.expect("told").contains("no answer for 8.0 us"));
     assert_eq!(qp.unanswered, 1);
+    let told = qp.timed_out(9_550);
+    assert_eq!(
+        told,
+        "timeout: no answer to PSN 0x8 for 0.1 us (2 in a row)"
+    );
     qp.answered(9_600, 8, Operation::Acknowledge, ACK);
     let (_, first) = qp.complete(9_700, 1, false).expect("posted");
     assert_eq!(
