@@ -1,5 +1,6 @@
 //! A snapshot of all values of the engine, for the page of statistics and the counter files.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,9 +33,18 @@ impl Nic {
         drop(table);
         let mut devices: Vec<DeviceRow> = hcas.iter().map(|hca| device_row(hca)).collect();
         let mut qps = QpRows::with_capacity(all.len());
-        for (labels, sample) in all.iter().filter_map(|qp| labels_and_sample(qp)) {
-            let values = qp_metrics(&sample);
+        let mut counted = BTreeSet::new();
+        for (inner, (labels, mut sample)) in
+            (all.iter()).filter_map(|qp| Some((qp, labels_and_sample(qp)?)))
+        {
+            let mut values = qp_metrics(&sample);
             qps.push(&labels, &values);
+            if sample.comp_queue > 0 {
+                // Queue pairs share CQs, each of which counts once in the sum.
+                let new = inner.cqs().filter(|cq| counted.insert(cq.key()));
+                sample.comp_queue = new.map(|cq| cq.len()).sum();
+                values = qp_metrics(&sample);
+            }
             let Some(device) = devices.get_mut(labels.device) else {
                 continue;
             };
@@ -62,7 +72,7 @@ impl Nic {
 
     /// Keeps the counters of a queue pair that ends in the sums of its device.
     pub(super) fn keep_counters(&self, inner: &QpInner) {
-        let sample = sample(&inner.lock());
+        let sample = sample(inner, &inner.lock());
         inner.hca().keep_counters(&qp_metrics(&sample));
         self.note_change();
     }
@@ -76,18 +86,20 @@ fn device_row(hca: &Hca) -> DeviceRow {
     }
 }
 
-fn sample(core: &QpCore) -> QpSample {
+fn sample(inner: &QpInner, core: &QpCore) -> QpSample {
     QpSample {
         counters: core.qp.counters(),
         send_queue: core.qp.send_queue_len(),
         recv_queue: core.qp.recv_queue_len(),
+        comp_queue: inner.cqs().map(|cq| cq.len()).sum(),
+        flight: core.qp.flight(),
     }
 }
 
 /// Returns the facts about a queue pair, or `None` if another thread keeps it locked.
 fn labels_and_sample(inner: &QpInner) -> Option<(QpLabels, QpSample)> {
     let core = inner.try_lock_for(PATIENCE)?;
-    let (attr, sample) = (core.qp.query(), sample(&core));
+    let (attr, sample) = (core.qp.query(), sample(inner, &core));
     let kind = core.qp.config().qp_type as u8;
     drop(core);
     let peer = attr.ah_attr.dgid;

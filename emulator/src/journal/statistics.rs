@@ -11,7 +11,7 @@ use super::ack::AckJournal;
 use super::{STATISTICS_AT, shm_words};
 
 /// Words of a page.
-pub(crate) const STATISTICS_WORDS: usize = 47 * 1024;
+pub(crate) const STATISTICS_WORDS: usize = 50 * 1024;
 /// Words before the page.
 const HEAD_WORDS: usize = 2;
 /// Length in bytes.

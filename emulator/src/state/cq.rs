@@ -121,6 +121,11 @@ impl CqInner {
         self.len.load(Ordering::Acquire) == 0
     }
 
+    /// Returns the number of completions to take.
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
     /// Returns true if there are completions to take. Unlike [`Self::is_empty`] this takes the
     /// lock: a thread that adds a completion afterwards sees all that the calling thread has
     /// written before.

@@ -291,6 +291,13 @@ impl QpInner {
         self.async_acks.get().map(|acks| &**acks)
     }
 
+    /// Returns the CQs, each once.
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqInner>> {
+        let (send, recv) = (self.send_cq.as_ref(), self.recv_cq.as_ref());
+        let other = recv.filter(|recv| send.is_none_or(|send| !Arc::ptr_eq(send, recv)));
+        send.into_iter().chain(other)
+    }
+
     /// Returns true if a lost completion puts all QPs of the CQ into the error state. A lost
     /// completion of an XRC SRQ affects only the target that reports it, because a target has no
     /// CQ.

@@ -95,6 +95,10 @@ pub struct QpSample {
     pub(crate) send_queue: usize,
     /// Receive work requests that are not complete.
     pub(crate) recv_queue: usize,
+    /// Completions in its CQs that are not polled.
+    pub(crate) comp_queue: usize,
+    /// Bytes in flight, and the window.
+    pub(crate) flight: (u64, u64),
 }
 
 /// Facts about a port beside the sums of its queue pairs.

@@ -71,13 +71,23 @@ fn sample(text: &str, name: &str, words: &[&str]) -> Option<f64> {
 #[test]
 fn values_of_running_programs_are_shown_as_json() {
     let rig = or_skip!(Rig::loopback(PERFTEST));
-    let output = beside_traffic(&rig, "$ROCADE stat --json --qps");
+    // A page may be of a moment in which nothing is in flight.
+    let script = "until view=$($ROCADE stat --json --qps)
+                        echo \"$view\" | grep -Eq '\"in_flight_bytes\": ?[1-9]'
+                  do kill -0 $client || exit 1; done; echo \"$view\"";
+    let output = beside_traffic(&rig, script);
     let view: Value = serde_json::from_str(&output).expect("JSON");
     let processes = view["processes"].as_array().expect("a list");
     let sent = |process: &Value| process["devices"][0]["values"]["sent_msgs"].as_u64();
     let received = |process: &Value| process["devices"][0]["values"]["rcvd_msgs"].as_u64();
     assert_eq!(processes.len(), 2, "{output}");
     assert!(processes.iter().any(|one| sent(one) > Some(0)), "{output}");
+    let flight = |process: &Value| {
+        let values = &process["qps"][0]["values"];
+        ["in_flight_bytes", "window_bytes"].map(|name| values[name].as_u64() > Some(0))
+    };
+    let in_flight = processes.iter().any(|one| flight(one) == [true, true]);
+    assert!(in_flight, "{output}");
     assert!(
         processes.iter().any(|one| received(one) > Some(0)),
         "{output}"
@@ -92,6 +102,7 @@ fn values_of_running_programs_are_shown_as_json() {
             "{output}"
         );
         assert_eq!(qp["values"]["dropped_pkts"]["bad_pkey"], 0, "{output}");
+        assert!(qp["values"]["comp_queue"].is_u64(), "{output}");
         assert!(
             process["values"]["registered_bytes"].as_u64() > Some(0),
             "{output}"

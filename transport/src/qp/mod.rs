@@ -207,6 +207,13 @@ impl Qp {
         self.send.queued()
     }
 
+    /// Returns the bytes of RC and XRC that are sent and not acknowledged, and the bytes that may
+    /// be. Both are 0 if nothing is in flight. A short packet counts as a longer one.
+    #[must_use]
+    pub fn flight(&self) -> (u64, u64) {
+        self.send.flight()
+    }
+
     /// Returns the number of incomplete receive work requests.
     #[must_use]
     pub fn recv_queue_len(&self) -> usize {

@@ -80,6 +80,14 @@ impl SendSide {
         }
     }
 
+    /// Returns the bytes in flight and the window, zeroes for a service without one.
+    pub(super) fn flight(&self) -> (u64, u64) {
+        match self {
+            Self::Reliable(requester) => requester.flight(),
+            _ => (0, 0),
+        }
+    }
+
     /// Returns true if every started work request has completed.
     pub(super) fn is_drained(&self) -> bool {
         match self {

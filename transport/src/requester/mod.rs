@@ -395,6 +395,14 @@ impl Requester {
         self.sq.len()
     }
 
+    /// Returns the bytes in flight and the window. Both are 0 if nothing is in flight.
+    pub(crate) fn flight(&self) -> (u64, u64) {
+        match self.in_flight(self.una_cost()) {
+            0 => (0, 0),
+            in_flight => (in_flight, self.window.bytes()),
+        }
+    }
+
     /// Removes the newest `count` WQEs, none of which has been started.
     pub(crate) fn unpost(&mut self, count: usize) {
         debug_assert!(self.sq.len() - self.started >= count);

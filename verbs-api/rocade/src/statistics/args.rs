@@ -19,10 +19,11 @@ of the kernel's hw_counters where it has one.";
 
 const TOP_AFTER: &str = "\
 Examples:
-  rocade top                                processes and queue pairs, busiest first
+  rocade top                                processes, queue pairs and hosts, busiest first
   rocade top --interval 0.5                 twice a second
 
-Keys: q or Esc ends, Tab shows or hides the queue pairs. All rates are per second.";
+Keys: q or Esc ends, Tab shows the queue pairs, the hosts (addresses of peers) or neither. All rates
+are per second.";
 
 const EXPORTER_AFTER: &str = "\
 Examples:

@@ -100,6 +100,9 @@ fn queue_pairs(processes: &[ProcessStatistics]) -> Table {
         "peer",
         "send queue",
         "receive queue",
+        "completions",
+        "in flight",
+        "window",
         "sent",
         "received",
         "messages",
@@ -121,6 +124,9 @@ fn queue_pairs(processes: &[ProcessStatistics]) -> Table {
             );
             row.push(value(QP, &qp.values, "send_queue").to_string());
             row.push(value(QP, &qp.values, "recv_queue").to_string());
+            row.push(value(QP, &qp.values, "comp_queue").to_string());
+            let of_flight = ["in_flight_bytes", "window_bytes"];
+            row.extend(of_flight.map(|name| bytes(as_f64(value(QP, &qp.values, name)))));
             row.extend(columns(&qp.values));
             table.add_row(row);
         }

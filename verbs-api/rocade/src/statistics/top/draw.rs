@@ -6,41 +6,45 @@ use ratatui::style::{Color, Modifier, Style, Stylize as _};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row as Cells, Sparkline, Table};
 
-use super::Screen;
 use super::rates::Row;
+use super::{Below, Screen};
 use crate::statistics::format::{as_f64, bits, bytes, short};
 
 const BANDWIDTH_LINES: u16 = 5;
-const WIDTHS: [u16; 12] = [24, 15, 15, 5, 12, 12, 8, 8, 8, 8, 8, 9];
+const WIDTHS: [u16; 13] = [23, 15, 15, 5, 11, 11, 7, 6, 6, 6, 10, 13, 9];
 
 /// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let processes = screen.rates.rows(false);
     let qps = screen.rates.rows(true);
     let listed = u16::try_from(processes.len()).unwrap_or(u16::MAX);
-    let process_lines = match screen.with_qps {
+    let has_second = screen.below != Below::Nothing;
+    let process_lines = match has_second {
         true => Constraint::Max(listed.saturating_add(1)),
         false => Constraint::Fill(1),
     };
-    let qp_lines = match screen.with_qps {
+    let second_lines = match has_second {
         true => Constraint::Fill(1),
         false => Constraint::Length(0),
     };
-    let [head, line, sums, process_area, qp_area] = Layout::vertical([
+    let [head, line, sums, process_area, second_area] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(BANDWIDTH_LINES),
         Constraint::Length(2),
         process_lines,
-        qp_lines,
+        second_lines,
     ])
     .areas(frame.area());
     frame.render_widget(title(&processes, &qps), head);
     draw_bandwidth(frame, line, screen);
     frame.render_widget(totals(screen, &processes), sums);
     frame.render_widget(table("process", "QPs", &processes), process_area);
-    if screen.with_qps {
-        frame.render_widget(table("queue pairs of", "QP", &qps), qp_area);
-    }
+    let second = match screen.below {
+        Below::QueuePairs => table("queue pairs of", "QP", &qps),
+        Below::Hosts => table("host (peer)", "QPs", &screen.rates.hosts()),
+        Below::Nothing => return,
+    };
+    frame.render_widget(second, second_area);
 }
 
 fn title(processes: &[Row], qps: &[Row]) -> Paragraph<'static> {
@@ -50,7 +54,7 @@ fn title(processes: &[Row], qps: &[Row]) -> Paragraph<'static> {
     };
     Paragraph::new(Line::from(vec![
         text.bold(),
-        "    q: quit, Tab: with or without queue pairs".dark_gray(),
+        "    q: quit, Tab: queue pairs, hosts or neither".dark_gray(),
     ]))
 }
 
@@ -72,7 +76,8 @@ fn draw_bandwidth(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
 
 /// Returns the rates of all processes together, and the drops by their reasons.
 fn totals(screen: &Screen, processes: &[Row]) -> Paragraph<'static> {
-    let sum = |rate: fn(&Row) -> f64| -> f64 { processes.iter().map(rate).sum() };
+    // The sum of no numbers would be -0.
+    let sum = |rate: fn(&Row) -> f64| processes.iter().map(rate).fold(0.0, |sum, one| sum + one);
     let memory: u64 = processes.iter().map(|row| row.memory).sum();
     let rates = format!(
         "{} messages/s   {} retransmissions/s   {} RNR NAKs/s   {} ECN marks/s   {} registered",
@@ -97,11 +102,26 @@ fn totals(screen: &Screen, processes: &[Row]) -> Paragraph<'static> {
 /// Returns the table of processes or of queue pairs.
 fn table(process: &'static str, qp: &'static str, rows: &[Row]) -> Table<'static> {
     let titles = [
-        process, qp, "peer", "state", "sent", "received", "msgs/s", "retr/s", "RNR/s", "ECN/s",
-        "SQ/RQ", "memory",
+        process,
+        qp,
+        "peer",
+        "state",
+        "sent",
+        "received",
+        "msgs/s",
+        "retr/s",
+        "RNR/s",
+        "ECN/s",
+        "SQ/RQ/CQ",
+        "in flight/of",
+        "memory",
     ];
     let cells = rows.iter().map(|row| {
-        let queues = format!("{}/{}", row.send_queue, row.recv_queue);
+        let queues = format!("{}/{}/{}", row.send_queue, row.recv_queue, row.comp_queue);
+        let flight = match row.in_flight {
+            0 => String::new(),
+            sent => format!("{}/{}", short(as_f64(sent)), short(as_f64(row.window))),
+        };
         let memory = match row.memory {
             0 => String::new(),
             memory => bytes(as_f64(memory)),
@@ -118,6 +138,7 @@ fn table(process: &'static str, qp: &'static str, rows: &[Row]) -> Table<'static
             short(row.rnr),
             short(row.ecn),
             queues,
+            flight,
             memory,
         ]);
         let has_trouble = row.retrans + row.rnr + row.dropped > 0.0;

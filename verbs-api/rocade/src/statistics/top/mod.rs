@@ -1,4 +1,4 @@
-//! `rocade top`: processes and queue pairs by their rates, in a terminal.
+//! `rocade top`: processes, queue pairs and hosts by their rates, in a terminal.
 
 mod draw;
 pub(super) mod rates;
@@ -25,8 +25,27 @@ struct Screen {
     rates: Rates,
     /// Bytes per second, both directions, oldest first.
     bandwidth: VecDeque<u64>,
-    /// Queue pairs are listed below the processes.
-    with_qps: bool,
+    /// The second table.
+    below: Below,
+}
+
+/// The table below that of the processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Below {
+    QueuePairs,
+    Hosts,
+    Nothing,
+}
+
+impl Below {
+    /// Returns the next one.
+    const fn next(self) -> Self {
+        match self {
+            Self::QueuePairs => Self::Hosts,
+            Self::Hosts => Self::Nothing,
+            Self::Nothing => Self::QueuePairs,
+        }
+    }
 }
 
 pub(super) fn run(args: &TopArgs, config: &BrokerConfig) -> Result<ExitCode, CliError> {
@@ -37,7 +56,7 @@ pub(super) fn run(args: &TopArgs, config: &BrokerConfig) -> Result<ExitCode, Cli
     let mut screen = Screen {
         rates: Rates::new(gather(config)?),
         bandwidth: VecDeque::new(),
-        with_qps: true,
+        below: Below::QueuePairs,
     };
     let failed = |error| CliError::new(format!("failed to use the terminal: {error}"));
     let mut terminal = ratatui::try_init().map_err(failed)?;
@@ -70,7 +89,7 @@ fn show(
                     KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
                         return Ok(());
                     }
-                    KeyCode::Tab => screen.with_qps = !screen.with_qps,
+                    KeyCode::Tab => screen.below = screen.below.next(),
                     _ => continue,
                 },
                 Event::Resize(..) => {}

@@ -1,6 +1,7 @@
 //! Rates: the differences of two gatherings, divided by the times between the pages.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use rocade_emulator::broker::ProcessStatistics;
 use rocade_emulator::statistics::{PROCESS, QP, Statistics};
@@ -34,6 +35,11 @@ pub(in crate::statistics) struct Row {
     /// Work requests that are not complete.
     pub(in crate::statistics) send_queue: u64,
     pub(in crate::statistics) recv_queue: u64,
+    /// Completions that are not polled.
+    pub(in crate::statistics) comp_queue: u64,
+    /// Bytes in flight, and the window.
+    pub(in crate::statistics) in_flight: u64,
+    pub(in crate::statistics) window: u64,
     /// Registered memory of the process in bytes.
     pub(in crate::statistics) memory: u64,
 }
@@ -42,6 +48,21 @@ impl Row {
     /// Returns the bytes of both directions.
     fn bytes(&self) -> f64 {
         self.sent + self.received
+    }
+
+    /// Adds the numbers of another row.
+    fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.received += other.received;
+        self.messages += other.messages;
+        self.retrans += other.retrans;
+        self.rnr += other.rnr;
+        self.ecn += other.ecn;
+        self.dropped += other.dropped;
+        self.send_queue += other.send_queue;
+        self.recv_queue += other.recv_queue;
+        self.in_flight += other.in_flight;
+        self.window += other.window;
     }
 
     /// Sets the rates from values of [`QP`] at two times.
@@ -63,6 +84,9 @@ impl Row {
         self.dropped += rate("dropped_pkts");
         self.send_queue += value(QP, now, "send_queue");
         self.recv_queue += value(QP, now, "recv_queue");
+        self.comp_queue += value(QP, now, "comp_queue");
+        self.in_flight += value(QP, now, "in_flight_bytes");
+        self.window += value(QP, now, "window_bytes");
     }
 }
 
@@ -106,12 +130,28 @@ impl Rates {
                 vec![process_row(process, before, now)]
             }
         });
-        let mut rows: Vec<Row> = rows.collect();
-        rows.sort_by(|one, other| {
-            let by_bytes = other.bytes().partial_cmp(&one.bytes());
-            by_bytes.unwrap_or(Ordering::Equal)
+        busiest_first(rows.collect())
+    }
+
+    /// Returns a row per address of a peer, with the sums over the queue pairs of all processes
+    /// that are connected to it, busiest first.
+    pub(in crate::statistics) fn hosts(&self) -> Vec<Row> {
+        let mut hosts: BTreeMap<String, (u32, Row)> = BTreeMap::new();
+        for row in self.rows(true) {
+            let peer = match row.peer.as_str() {
+                "" => "without a peer",
+                peer => peer,
+            };
+            let (count, sum) = hosts.entry(peer.to_owned()).or_default();
+            *count += 1;
+            sum.add(&row);
+        }
+        let rows = hosts.into_iter().map(|(host, (count, sum))| Row {
+            process: host,
+            qp: count.to_string(),
+            ..sum
         });
-        rows
+        busiest_first(rows.collect())
     }
 
     /// Returns the rates of dropped packets by their reasons, of all processes together, highest
@@ -143,6 +183,14 @@ impl Rates {
         drops.sort_by(|(_, one), (_, other)| other.partial_cmp(one).unwrap_or(Ordering::Equal));
         drops
     }
+}
+
+fn busiest_first(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.sort_by(|one, other| {
+        let by_bytes = other.bytes().partial_cmp(&one.bytes());
+        by_bytes.unwrap_or(Ordering::Equal)
+    });
+    rows
 }
 
 /// Returns the seconds between two pages. They are infinite if the page has not changed, so that
@@ -194,8 +242,9 @@ fn qp_rows(process: &ProcessStatistics, before: Option<&Statistics>, now: &Stati
 
 #[cfg(test)]
 mod tests {
-    use rocade_emulator::statistics::DeviceValues;
+    use rocade_emulator::statistics::{DeviceValues, QpLabels, QpValues};
     use rocade_emulator::steering::ProcessSlot;
+    use rocade_wire::Qpn;
 
     use super::*;
 
@@ -238,6 +287,39 @@ mod tests {
         // The process has written no other page.
         rates.advance(gathering(500_000_000, 7, 1000));
         assert_eq!(rates.rows(false)[0].sent, 0.0);
+    }
+
+    #[test]
+    fn queue_pairs_of_one_peer_are_one_host() {
+        let with_qps = |unix_ns, bytes| {
+            let mut all = gathering(unix_ns, 7, bytes);
+            let values = all[0].values.as_mut().expect("values");
+            let peers = ["192.0.2.1", "192.0.2.2", "192.0.2.1"];
+            values.qps.extend((1..).zip(peers).map(|(number, peer)| {
+                let mut qp = QpValues {
+                    labels: QpLabels {
+                        qpn: Qpn::new(number),
+                        device: 0,
+                        kind: 2,
+                        state: 3,
+                        dest: Qpn::new(number),
+                        peer: Some(peer.parse().expect("an address")),
+                    },
+                    values: vec![0; QP.len()],
+                };
+                let at = QP.iter().position(|metric| metric.name == "sent_bytes");
+                qp.values[at.expect("a name of the table")] = bytes;
+                qp
+            }));
+            all
+        };
+        let mut rates = Rates::new(with_qps(0, 0));
+        rates.advance(with_qps(1_000_000_000, 100));
+        let hosts = rates.hosts();
+        let seen: Vec<(&str, &str, f64)> = (hosts.iter())
+            .map(|row| (&*row.process, &*row.qp, row.sent))
+            .collect();
+        assert_eq!(seen, [("192.0.2.1", "2", 200.0), ("192.0.2.2", "1", 100.0)]);
     }
 
     #[test]
