@@ -4,7 +4,7 @@
 
 use alloc::boxed::Box;
 
-use rocade_wire::{Headers, NakCode, Operation, Rkey};
+use rocade_wire::{Headers, NakCode, Operation, OperationKind, Rkey};
 
 use crate::completion::WcStatus;
 use crate::memory::{Accessor, RemoteAccess};
@@ -146,14 +146,17 @@ impl RefusedRequest {
     /// The right to memory that the request needs. `None` for a SEND.
     #[must_use]
     pub fn access(&self) -> Option<RemoteAccess> {
-        match self.operation? {
-            Operation::ReadRequest => Some(RemoteAccess::Read),
-            Operation::CmpSwap | Operation::FetchAdd => Some(RemoteAccess::Atomic),
-            Operation::Flush => Some(RemoteAccess::FlushGlobal),
-            Operation::AtomicWrite => Some(RemoteAccess::Write),
-            operation if operation.is_masked_atomic() => Some(RemoteAccess::Atomic),
-            operation if operation.is_write() => Some(RemoteAccess::Write),
-            _ => None,
+        match self.operation?.kind() {
+            OperationKind::Read => Some(RemoteAccess::Read),
+            OperationKind::Write | OperationKind::AtomicWrite => Some(RemoteAccess::Write),
+            OperationKind::Atomic | OperationKind::MaskedAtomic => Some(RemoteAccess::Atomic),
+            OperationKind::Flush => Some(RemoteAccess::FlushGlobal),
+            OperationKind::Send
+            | OperationKind::Disconnect
+            | OperationKind::ReadResponse
+            | OperationKind::Acknowledge
+            | OperationKind::AtomicResponse
+            | OperationKind::Cnp => None,
         }
     }
 }

@@ -40,6 +40,8 @@
 //! Outside of this crate are sockets, the ICRC, key tables, completion queues and locking.
 
 #![deny(clippy::disallowed_methods)]
+// A new service or operation is asked for in each place that depends on it.
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -48,6 +50,13 @@ extern crate alloc;
 extern crate std;
 
 mod attr;
+#[cfg_attr(
+    not(test),
+    expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "each message is for some states of a connection, and unsolicited in all others"
+    )
+)]
 pub mod cm;
 mod coalesce;
 mod completion;
@@ -74,6 +83,8 @@ mod requester;
 mod responder;
 mod rocade_probe;
 mod segment;
+mod send_ops;
+mod service;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
 #[cfg(test)]
@@ -116,6 +127,7 @@ pub use queue::{
 pub use raw::{Frame, FrameOrder, MAX_TSO, MAX_TSO_HEADER, Tso};
 pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use responder::{ReplayEntry, ResponderSnapshot};
+pub use service::{CrossChannelQueues, ServiceTraits};
 pub use time::Time;
 pub use transmit::{ACK_LEN, Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};

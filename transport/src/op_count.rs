@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use core::fmt::Debug;
 
 use bitflags::bitflags;
-use rocade_wire::Operation;
+use rocade_wire::{Operation, OperationKind};
 
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::wr::SendOp;
@@ -37,12 +37,10 @@ impl CountedOps {
     /// Returns the operation of a send work request. `None` for atomics, FLUSH and local
     /// operations, which no counter counts.
     const fn of_send(op: &SendOp) -> Option<Self> {
-        match op {
-            SendOp::Send { .. } | SendOp::SendInv { .. } => Some(Self::SEND),
-            SendOp::Write { .. } => Some(Self::RDMA_WRITE),
-            SendOp::Read { .. } => Some(Self::RDMA_READ),
-            _ => None,
+        if op.is_local() {
+            return None;
         }
+        Self::of_completion(op.completion())
     }
 
     /// Returns the operation of a completion.
@@ -52,16 +50,33 @@ impl CountedOps {
             WcOpcode::RdmaWrite => Some(Self::RDMA_WRITE),
             WcOpcode::RdmaRead => Some(Self::RDMA_READ),
             WcOpcode::Recv | WcOpcode::RecvRdmaWithImm => Some(Self::RECV),
-            _ => None,
+            WcOpcode::CompSwap
+            | WcOpcode::FetchAdd
+            | WcOpcode::MaskedCompSwap
+            | WcOpcode::MaskedFetchAdd
+            | WcOpcode::AtomicWrite
+            | WcOpcode::Flush
+            | WcOpcode::BindMw
+            | WcOpcode::LocalInv
+            | WcOpcode::Umr => None,
         }
     }
 
     /// Returns the operation of a peer's request, if a counter counts it.
     const fn of_request(operation: Operation) -> Option<Self> {
-        match operation {
-            Operation::ReadRequest => Some(Self::REMOTE_RDMA_READ),
-            _ if operation.is_write() => Some(Self::REMOTE_RDMA_WRITE),
-            _ => None,
+        match operation.kind() {
+            OperationKind::Read => Some(Self::REMOTE_RDMA_READ),
+            OperationKind::Write => Some(Self::REMOTE_RDMA_WRITE),
+            OperationKind::Send
+            | OperationKind::Atomic
+            | OperationKind::MaskedAtomic
+            | OperationKind::AtomicWrite
+            | OperationKind::Flush
+            | OperationKind::Disconnect
+            | OperationKind::ReadResponse
+            | OperationKind::Acknowledge
+            | OperationKind::AtomicResponse
+            | OperationKind::Cnp => None,
         }
     }
 

@@ -80,7 +80,7 @@ impl Events {
     pub(crate) fn refused(&mut self) -> Option<&mut RefusedRequest> {
         match self.0.as_mut()?.failure.as_deref_mut()? {
             Failure::Request(request) => Some(request),
-            _ => None,
+            Failure::Send(_) | Failure::Receive(_) => None,
         }
     }
 

@@ -44,23 +44,10 @@ pub(crate) struct Framing {
 }
 
 impl Framing {
-    /// Returns the framing of a QP type. `None` if this crate has no state machine for it.
-    pub(crate) const fn of(qp_type: QpType) -> Option<Self> {
-        match qp_type {
-            QpType::Rc => Some(Self::of_service(Service::Rc)),
-            QpType::Uc => Some(Self::of_service(Service::Uc)),
-            QpType::Ud => Some(Self::of_service(Service::Ud)),
-            //= XRC-02
-            QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
-            // Its frames have no BTH. No packet of this service is for a QP.
-            QpType::RawPacket => Some(Self::of_service(Service::Cnp)),
-            QpType::DcInitiator | QpType::DcTarget => Some(Self::of_service(Service::Dc)),
-        }
-    }
-
-    const fn of_service(service: Service) -> Self {
+    /// Returns the framing of a QP type.
+    pub(crate) const fn of(qp_type: QpType) -> Self {
         Self {
-            base: service.base(),
+            base: qp_type.traits().packets.base(),
         }
     }
 
@@ -365,7 +352,7 @@ mod tests {
     //= BTH-15 type=test
     #[test]
     fn opcodes_are_those_of_the_service() {
-        let framing = Framing::of(QpType::Rc).unwrap();
+        let framing = Framing::of(QpType::Rc);
         for &operation in Operation::ALL {
             if let Some(opcode) = Opcode::of(Service::Rc, operation) {
                 assert_eq!(framing.opcode(operation), opcode);

@@ -97,7 +97,11 @@ pub(crate) fn execute_local<H: Memory>(
             //= MW-02
             AccessError::WrongQp => WcStatus::MwBindErr,
             //= INV-01
-            _ => WcStatus::LocQpOpErr,
+            AccessError::BadKey
+            | AccessError::WrongPd
+            | AccessError::Permission
+            | AccessError::OutOfRange
+            | AccessError::Fault => WcStatus::LocQpOpErr,
         }),
         //= NOP-01
         //= XCW-06
@@ -117,6 +121,14 @@ pub(crate) fn execute_local<H: Memory>(
                 .map_err(|_| WcStatus::MwBindErr),
             _ => Err(WcStatus::LocQpOpErr),
         },
-        _ => Err(WcStatus::LocQpOpErr),
+        SendOp::Send { .. }
+        | SendOp::SendInv { .. }
+        | SendOp::Write { .. }
+        | SendOp::Read { .. }
+        | SendOp::CmpSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::Masked { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush { .. } => Err(WcStatus::LocQpOpErr),
     }
 }

@@ -172,7 +172,7 @@ impl Window {
             WindowKind::Type1 if bind.access.contains(AccessFlags::ZERO_BASED) => {
                 return Err(BindError::BadRights);
             }
-            _ => {}
+            WindowKind::Type1 | WindowKind::Type2 => {}
         }
         let binding = if bind.len == 0 {
             None

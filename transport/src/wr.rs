@@ -194,63 +194,6 @@ pub enum Operands {
     Masked(MaskedOp),
 }
 
-impl SendOp {
-    /// Returns true for a local operation, executed without a packet.
-    #[inline]
-    #[must_use]
-    pub const fn is_local(&self) -> bool {
-        matches!(
-            self,
-            Self::Bind(_)
-                | Self::Invalidate { .. }
-                | Self::Fill
-                | Self::Nop
-                | Self::Wait
-                | Self::Enable
-        )
-    }
-
-    /// Returns true for SENDs and WRITEs, which need no special handling in many places.
-    #[inline]
-    pub(crate) const fn is_common(&self) -> bool {
-        matches!(
-            self,
-            Self::Send { .. } | Self::SendInv { .. } | Self::Write { .. }
-        )
-    }
-
-    /// Returns true if the operation has a response of its own, counted by `max_rd_atomic`: READ,
-    /// atomics, ATOMIC WRITE and FLUSH.
-    #[must_use]
-    pub const fn needs_response_data(&self) -> bool {
-        self.has_result() || matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
-    }
-
-    /// Returns true if the response has data: READ and atomics.
-    #[must_use]
-    pub const fn has_result(&self) -> bool {
-        matches!(
-            self,
-            Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } | Self::Masked { .. }
-        )
-    }
-
-    /// Returns true for compare-and-swap and fetch-and-add, masked or not.
-    #[must_use]
-    pub const fn is_atomic(&self) -> bool {
-        self.atomic_len().is_some()
-    }
-
-    /// Returns the length of an atomic's operand in bytes.
-    pub(crate) const fn atomic_len(&self) -> Option<u32> {
-        match self {
-            Self::CmpSwap { .. } | Self::FetchAdd { .. } => Some(8),
-            Self::Masked { log_size, .. } => Some(1 << (*log_size & 7)),
-            _ => None,
-        }
-    }
-}
-
 /// A send work request as posted.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
@@ -416,7 +359,7 @@ impl LocalData {
             } if u64::from(offset) + len as u64 <= u64::from(sge.len) => {
                 Some((sge.lkey, sge.addr.checked_add(u64::from(offset))?))
             }
-            _ => None,
+            Self::Few { .. } | Self::Many(_) | Self::Inline(_) | Self::ShortInline { .. } => None,
         }
     }
 

@@ -42,6 +42,8 @@
 
 #![no_std]
 #![deny(unsafe_code)]
+// A new service or operation is asked for in each place that depends on it.
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
 #[cfg(any(test, feature = "std"))]
 extern crate std;
@@ -72,7 +74,7 @@ pub use headers::{
     Syndrome, Truncated, XrcEth,
 };
 pub use ids::{Gid, Guid, Lkey, Msn, Pkey, Qkey, Qpn, Rkey};
-pub use opcode::{ExtHeaders, Opcode, Operation, PayloadRule, Service};
+pub use opcode::{ExtHeaders, Opcode, Operation, OperationKind, PayloadRule, Service};
 pub use packet::{ICRC_LEN, Packet, PacketError};
 pub use pretty::PrettyDatagram;
 pub use psn::Psn;

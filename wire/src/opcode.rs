@@ -6,7 +6,7 @@ mod operation;
 use core::fmt;
 
 use operation::full_name;
-pub use operation::{Operation, PayloadRule};
+pub use operation::{Operation, OperationKind, PayloadRule};
 
 /// Transport service: bits 7:5 of the opcode.
 //= BTH-01
@@ -61,6 +61,30 @@ impl Service {
             //= DCW-01
             Self::Dc => 0xc0,
             Self::Manufacturer => 0xe0,
+        }
+    }
+
+    /// Returns the headers that the service adds to the RC form of requests and of responses.
+    const fn ext(self) -> [ExtHeaders; 2] {
+        const NONE: ExtHeaders = ExtHeaders::empty();
+        match self {
+            //= OPC-32
+            Self::Xrc => [ExtHeaders::XRCETH, NONE],
+            //= DCW-03
+            Self::Dc => [ExtHeaders::DCETH, ExtHeaders::DCRETH],
+            Self::Ud => [ExtHeaders::DETH, NONE],
+            Self::Rd => [ExtHeaders::RDETH.union(ExtHeaders::DETH), ExtHeaders::RDETH],
+            Self::Rc | Self::Uc | Self::Cnp | Self::Manufacturer => [NONE, NONE],
+        }
+    }
+
+    /// Returns true if masked atomics have the format of NVIDIA's NICs.
+    //= XAW-10
+    #[inline]
+    pub(crate) const fn has_short_masked_eth(self) -> bool {
+        match self {
+            Self::Rc | Self::Xrc => true,
+            Self::Uc | Self::Rd | Self::Ud | Self::Cnp | Self::Dc | Self::Manufacturer => false,
         }
     }
 }
@@ -164,7 +188,9 @@ const fn entry(opcode: u8) -> OpcodeRow {
         Service::Manufacturer => Operation::extension(opcode),
         Service::Dc if low == Operation::DC_WIDE => Some(Operation::WideAtomicAcknowledge),
         Service::Cnp => None,
-        _ => Operation::from_low_bits(low),
+        Service::Rc | Service::Uc | Service::Rd | Service::Ud | Service::Xrc | Service::Dc => {
+            Operation::from_low_bits(low)
+        }
     };
     match candidate {
         Some(operation) if operation.is_defined_in(service) => OpcodeRow {

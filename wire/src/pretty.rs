@@ -117,7 +117,10 @@ impl fmt::Display for Headers {
         if let Some(aeth) = self.aeth {
             let of_dc = self.dcreth.and(match aeth.syndrome {
                 Syndrome::Nak(NakCode::Reserved(code)) => Some(code),
-                _ => None,
+                Syndrome::Ack(_)
+                | Syndrome::RnrNak(_)
+                | Syndrome::Nak(_)
+                | Syndrome::Reserved(_) => None,
             });
             //= DCW-11
             match of_dc {

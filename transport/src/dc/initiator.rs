@@ -11,6 +11,7 @@ use rocade_wire::{
 
 use super::DciStreams;
 use super::stream_channel::{PendingDisconnect, PendingProbe, StreamChannel, peer_at};
+use crate::attr::QpType;
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cross_channel::{CrossChannelQueue, Gate};
@@ -214,11 +215,7 @@ impl Initiator {
         if to.is_none() && !wr.op.is_local() {
             return Err(PostError::NoDestination);
         }
-        let undefined = matches!(
-            wr.op,
-            crate::wr::SendOp::AtomicWrite { .. } | crate::wr::SendOp::Flush { .. }
-        );
-        if undefined {
+        if !wr.op.is_defined_for(QpType::DcInitiator) {
             return Err(PostError::UnsupportedOpcode);
         }
         let to = to.map(|to| DcDestination {
@@ -731,7 +728,9 @@ fn take_response<H: Memory>(
     let code = match (headers.bth.opcode.operation(), headers.aeth) {
         (Some(Operation::Acknowledge), Some(aeth)) => match aeth.syndrome {
             Syndrome::Nak(NakCode::Reserved(code)) => Some(code),
-            _ => None,
+            Syndrome::Ack(_) | Syndrome::RnrNak(_) | Syndrome::Nak(_) | Syndrome::Reserved(_) => {
+                None
+            }
         },
         _ => None,
     };

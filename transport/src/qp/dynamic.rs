@@ -64,7 +64,9 @@ impl Qp {
                 send.flush(&mut cx);
                 Ok(())
             }
-            _ => Err(PostError::InvalidState),
+            QpState::Reset | QpState::Init | QpState::Rtr | QpState::Sqd | QpState::Sqe => {
+                Err(PostError::InvalidState)
+            }
         }
     }
 
@@ -72,10 +74,10 @@ impl Qp {
     /// it was not in error.
     //= DC-40
     pub fn reset_stream(&mut self, stream: u16) -> bool {
-        match &mut self.send {
-            SendSide::Dynamic(initiator) => initiator.reset_stream(stream),
-            _ => false,
-        }
+        let SendSide::Dynamic(initiator) = &mut self.send else {
+            return false;
+        };
+        initiator.reset_stream(stream)
     }
 
     /// Ends the sessions of an initiator that is about to be reset or destroyed, if everything is
@@ -106,10 +108,10 @@ impl Qp {
     /// Returns the status of a DC target. `None` for any other queue pair.
     #[must_use]
     pub fn target_status(&self) -> Option<DctStatus> {
-        match &self.recv {
-            RecvSide::Target(target) => Some(target.status()),
-            _ => None,
-        }
+        let RecvSide::Target(target) = &self.recv else {
+            return None;
+        };
+        Some(target.status())
     }
 
     /// Returns how often a DC target has read the times of its sessions, to find silent ones.
@@ -128,10 +130,10 @@ impl Qp {
     /// if the route is unknown.
     #[must_use]
     pub fn response_route(&self, route: RouteTag) -> Option<ResponseRoute> {
-        match &self.recv {
-            RecvSide::Target(target) => target.response_route(route),
-            _ => None,
-        }
+        let RecvSide::Target(target) = &self.recv else {
+            return None;
+        };
+        target.response_route(route)
     }
 
     pub(super) fn handle_dynamic(

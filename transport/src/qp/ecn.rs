@@ -61,7 +61,11 @@ impl Qp {
         }
         match &mut self.recv {
             RecvSide::Reliable(responder) => responder.queue_cnp(),
-            _ => self.pending_notices.cnp = true,
+            RecvSide::None
+            | RecvSide::Connected(_)
+            | RecvSide::Datagrams(_)
+            | RecvSide::Frames(_)
+            | RecvSide::Target(_) => self.pending_notices.cnp = true,
         }
     }
 

@@ -46,9 +46,9 @@ impl Qp {
     /// Takes the number of requests that were answered with RNR NAKs because receives were
     /// withheld, since the last call.
     pub const fn take_withheld(&mut self) -> u32 {
-        match &mut self.recv {
-            RecvSide::Reliable(responder) => responder.take_withheld(),
-            _ => 0,
-        }
+        let RecvSide::Reliable(responder) = &mut self.recv else {
+            return 0;
+        };
+        responder.take_withheld()
     }
 }

@@ -78,7 +78,7 @@ impl Qp {
     /// type.
     #[must_use]
     pub fn new(config: QpConfig, receives: Receives) -> Option<Self> {
-        let framing = Framing::of(config.qp_type)?;
+        let framing = Framing::of(config.qp_type);
         let is_target = config.qp_type == QpType::DcTarget;
         //= XRC-01
         let of_domain = matches!(receives, Receives::Domain(_));
@@ -105,7 +105,9 @@ impl Qp {
                 &config,
                 match receives {
                     Receives::Shared(srq) if is_target => RecvSource::OfTarget(srq, config.pd),
-                    receives => RecvSource::new(receives, config.pd, recv_limits),
+                    Receives::Own | Receives::Shared(_) | Receives::Domain(_) => {
+                        RecvSource::new(receives, config.pd, recv_limits)
+                    }
                 },
             )?,
             comm_est_raised: false,
@@ -265,7 +267,9 @@ impl Qp {
                 }
                 Ok(())
             }
-            _ => Err(ModifyError::NoTransition),
+            QpState::Reset | QpState::Init | QpState::Sqe | QpState::Err => {
+                Err(ModifyError::NoTransition)
+            }
         }
     }
 
@@ -283,7 +287,10 @@ impl Qp {
         self.may_post()?;
         match &mut self.send {
             SendSide::Reliable(requester) => requester.post(wr, inline)?,
-            send => send.post(wr, None, inline)?,
+            send @ (SendSide::Dynamic(_)
+            | SendSide::Unreliable(_)
+            | SendSide::Frames(_)
+            | SendSide::None) => send.post(wr, None, inline)?,
         }
         self.flush_posted(now);
         self.check_invariants();
@@ -345,10 +352,10 @@ impl Qp {
     #[inline]
     #[must_use]
     pub const fn is_send_full(&self) -> bool {
-        match &self.send {
-            SendSide::Reliable(requester) => requester.is_full(),
-            _ => false,
-        }
+        let SendSide::Reliable(requester) = &self.send else {
+            return false;
+        };
+        requester.is_full()
     }
 
     /// Returns true if every WQE of its own receive queue is in use.
@@ -358,7 +365,11 @@ impl Qp {
         // RC first: one comparison in the most frequent case.
         let receives = match &self.recv {
             RecvSide::Reliable(responder) => Some(responder.receives()),
-            other => other.receives(),
+            other @ (RecvSide::None
+            | RecvSide::Connected(_)
+            | RecvSide::Datagrams(_)
+            | RecvSide::Frames(_)
+            | RecvSide::Target(_)) => other.receives(),
         };
         match receives {
             Some(RecvSource::Own(queue)) => queue.is_full(),
@@ -483,10 +494,10 @@ impl Qp {
     #[inline]
     #[must_use]
     pub const fn has_unsent_credits(&self) -> bool {
-        match &self.recv {
-            RecvSide::Reliable(responder) => responder.has_unsent_credits(),
-            _ => false,
-        }
+        let RecvSide::Reliable(responder) = &self.recv else {
+            return false;
+        };
+        responder.has_unsent_credits()
     }
 
     /// Notes that the peer sends credits. Until the first credits arrive, only one message may be
@@ -521,7 +532,13 @@ impl Qp {
                 return;
             }
             Service::Ud if self.handle_probe(meta, packet) => return,
-            _ => {}
+            Service::Rc
+            | Service::Uc
+            | Service::Rd
+            | Service::Ud
+            | Service::Xrc
+            | Service::Dc
+            | Service::Manufacturer => {}
         }
         if let Some(reason) = self.reject_reason(meta, packet) {
             self.out.counters.drop_packet(reason);

@@ -28,7 +28,8 @@ pub(super) fn modify(
     mask: QpAttrMask,
     context: &ModifyContext,
 ) -> Result<(), ModifyError> {
-    let mask = without_ignored(qp.config.qp_type, mask);
+    //= QPV-07
+    let mask = mask.difference(qp.config.qp_type.traits().ignored);
     let next = next_state(qp, attr, mask, context)?;
     if qp.state == QpState::Sqd
         && next == QpState::Sqd
@@ -45,19 +46,6 @@ pub(super) fn modify(
     qp.attr.store(attr, mask);
     apply(qp, now, mask, next, context);
     Ok(())
-}
-
-//= QPV-07
-fn without_ignored(qp_type: QpType, mask: QpAttrMask) -> QpAttrMask {
-    match qp_type {
-        QpType::XrcSend => {
-            mask.difference(QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER)
-        }
-        QpType::XrcRecv => mask.difference(
-            QpAttrMask::MAX_QP_RD_ATOMIC | QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY,
-        ),
-        _ => mask,
-    }
 }
 
 //= QPS-02..04
@@ -316,7 +304,7 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
             qp.send.set_draining(false);
             qp.attr.en_sqd_async_notify = false;
         }
-        _ => {}
+        QpState::Init | QpState::Rtr | QpState::Sqe | QpState::Err => {}
     }
 }
 

@@ -137,7 +137,9 @@ impl SendSide {
     ) -> Result<(), PostError> {
         match self {
             Self::Frames(sender) => sender.post(wr, None, Some(tso), inline),
-            _ => Err(PostError::UnsupportedOpcode),
+            Self::Reliable(_) | Self::Dynamic(_) | Self::Unreliable(_) | Self::None => {
+                Err(PostError::UnsupportedOpcode)
+            }
         }
     }
 
@@ -305,7 +307,7 @@ impl RecvSide {
                     let max_rd_atomic = config.limits.max_qp_rd_atom;
                     Some(Self::Target(Box::new(Target::new(srq, pd, max_rd_atomic))))
                 }
-                _ => None,
+                RecvSource::Own(_) | RecvSource::Shared(_) | RecvSource::ByHeader(_) => None,
             },
             QpType::Uc => Some(Self::Connected(Connected::new(receives))),
             QpType::Ud => Some(Self::Datagrams(Datagrams::new(receives))),
@@ -414,7 +416,7 @@ impl RecvSide {
                 target.poll_transmit(cx, tx);
                 Ok(())
             }
-            _ => Ok(()),
+            Self::None | Self::Connected(_) | Self::Datagrams(_) | Self::Frames(_) => Ok(()),
         }
     }
 
@@ -423,7 +425,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.has_responses(),
             Self::Target(target) => target.has_responses(),
-            _ => false,
+            Self::None | Self::Connected(_) | Self::Datagrams(_) | Self::Frames(_) => false,
         }
     }
 
@@ -431,7 +433,11 @@ impl RecvSide {
     pub(super) fn is_reading(&self) -> bool {
         match self {
             Self::Reliable(responder) => responder.is_reading(),
-            _ => false,
+            Self::None
+            | Self::Connected(_)
+            | Self::Datagrams(_)
+            | Self::Frames(_)
+            | Self::Target(_) => false,
         }
     }
 
@@ -439,7 +445,11 @@ impl RecvSide {
     pub(super) fn lone_ack(&self) -> Option<Psn> {
         match self {
             Self::Reliable(responder) => responder.lone_ack(),
-            _ => None,
+            Self::None
+            | Self::Connected(_)
+            | Self::Datagrams(_)
+            | Self::Frames(_)
+            | Self::Target(_) => None,
         }
     }
 
@@ -451,7 +461,11 @@ impl RecvSide {
     ) -> Option<[u8; ACK_LEN]> {
         match self {
             Self::Reliable(responder) => responder.take_lone_ack(peer, out),
-            _ => None,
+            Self::None
+            | Self::Connected(_)
+            | Self::Datagrams(_)
+            | Self::Frames(_)
+            | Self::Target(_) => None,
         }
     }
 
@@ -459,7 +473,11 @@ impl RecvSide {
     pub(super) fn pending_ack(&self) -> Option<(Psn, Msn)> {
         match self {
             Self::Reliable(responder) => responder.pending_ack(),
-            _ => None,
+            Self::None
+            | Self::Connected(_)
+            | Self::Datagrams(_)
+            | Self::Frames(_)
+            | Self::Target(_) => None,
         }
     }
 
@@ -476,7 +494,7 @@ impl RecvSide {
                 target.fail_response(cx, psn, replay);
                 Ok(())
             }
-            _ => Ok(()),
+            Self::None | Self::Connected(_) | Self::Datagrams(_) | Self::Frames(_) => Ok(()),
         }
     }
 
@@ -484,7 +502,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.discard_responses(),
             Self::Target(target) => target.discard_responses(),
-            _ => {}
+            Self::None | Self::Connected(_) | Self::Datagrams(_) | Self::Frames(_) => {}
         }
     }
 
@@ -492,7 +510,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.discard_unreported(seen),
             Self::Target(target) => target.discard_unreported(seen),
-            _ => {}
+            Self::None | Self::Connected(_) | Self::Datagrams(_) | Self::Frames(_) => {}
         }
     }
 
@@ -500,7 +518,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.note_handed_out(),
             Self::Target(target) => target.note_handed_out(),
-            _ => {}
+            Self::None | Self::Connected(_) | Self::Datagrams(_) | Self::Frames(_) => {}
         }
     }
 
@@ -509,7 +527,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.note_reported(),
             Self::Target(target) => target.note_reported(),
-            _ => {}
+            Self::None | Self::Connected(_) | Self::Datagrams(_) | Self::Frames(_) => {}
         }
     }
 

@@ -6,10 +6,10 @@ use crate::responder::{ReplayEntry, Responder, ResponderSnapshot};
 
 impl Qp {
     const fn responder(&self) -> Option<&Responder> {
-        match &self.recv {
-            RecvSide::Reliable(responder) => Some(responder),
-            _ => None,
-        }
+        let RecvSide::Reliable(responder) = &self.recv else {
+            return None;
+        };
+        Some(responder)
     }
 
     /// Returns true once if the last packet was for a shared receive queue of another process
@@ -18,10 +18,10 @@ impl Qp {
     /// Such a packet had no effect.
     #[inline]
     pub const fn take_misrouted(&mut self) -> bool {
-        match &mut self.recv {
-            RecvSide::Reliable(responder) => responder.receives_mut().take_misrouted(),
-            _ => false,
-        }
+        let RecvSide::Reliable(responder) = &mut self.recv else {
+            return false;
+        };
+        responder.receives_mut().take_misrouted()
     }
 
     /// Returns the responder state if the QP is between two messages and has no data to send. Then

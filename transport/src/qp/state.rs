@@ -74,7 +74,10 @@ pub const fn transition_rule(
             //= DCS-08
             QpType::DcInitiator => None,
             QpType::RawPacket => rule(NONE, NONE),
-            _ => rule(NONE, EN),
+            QpType::DcTarget => None,
+            QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcSend | QpType::XrcRecv => {
+                rule(NONE, EN)
+            }
         },
         (Sqd, Rts) => sqd_to_rts(qp_type),
         (Sqd, Sqd) => sqd_to_sqd(qp_type),
@@ -216,7 +219,7 @@ const fn sqe_to_rts(qp_type: QpType) -> Option<TransitionRule> {
         //= QPT-29
         QpType::Uc => rule(NONE, masks!(CUR, AC)),
         //= QPT-34
-        _ => rule(NONE, NONE),
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv | QpType::RawPacket => rule(NONE, NONE),
     }
 }
 

@@ -160,7 +160,9 @@ impl RecvSource {
             Self::Own(queue) if !queue.is_managed() => {
                 CreditCode::from_credits(u32::try_from(queue.len()).unwrap_or(u32::MAX))
             }
-            _ => CreditCode::INVALID,
+            Self::Own(_) | Self::Shared(_) | Self::ByHeader(_) | Self::OfTarget(..) => {
+                CreditCode::INVALID
+            }
         }
     }
 

@@ -33,7 +33,18 @@ impl Requester {
         let operation = match wqe.op {
             SendOp::Send { .. } | SendOp::SendInv { .. } => Operation::SendMiddle,
             SendOp::Write { .. } => Operation::WriteMiddle,
-            _ => return false,
+            SendOp::Read { .. }
+            | SendOp::CmpSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::Masked { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::Bind(_)
+            | SendOp::Invalidate { .. }
+            | SendOp::Fill
+            | SendOp::Nop
+            | SendOp::Wait
+            | SendOp::Enable => return false,
         };
         let index = wqe.offset_of(self.cursor);
         let left = wqe.packets.saturating_sub(index + 1);

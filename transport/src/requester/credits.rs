@@ -130,10 +130,12 @@ impl SendWqe {
 
     /// Returns the number of requests that the peer counts: one, except for a READ that is split.
     pub(super) fn requests(&self) -> u32 {
-        match self.op {
-            SendOp::Read { .. } if self.read_chunk > 0 => self.len.div_ceil(self.read_chunk).max(1),
-            _ => 1,
+        if let SendOp::Read { .. } = self.op
+            && self.read_chunk > 0
+        {
+            return self.len.div_ceil(self.read_chunk).max(1);
         }
+        1
     }
 }
 

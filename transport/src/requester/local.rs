@@ -40,7 +40,15 @@ impl Requester {
                 Some(Operands::Wait(condition)) => !condition.holds_for(cx.out.qp_num),
                 _ => false,
             },
-            _ => true,
+            SendOp::Send { .. }
+            | SendOp::SendInv { .. }
+            | SendOp::Write { .. }
+            | SendOp::Read { .. }
+            | SendOp::CmpSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::Masked { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. } => true,
         };
         if waits {
             return false;

@@ -129,29 +129,13 @@ impl SendWqe {
         u32::try_from(next).map_or(self.len, |next| next.min(self.len))
     }
 
-    //= WCO-01
     fn wc_opcode(&self) -> WcOpcode {
-        match self.op {
-            //= XCW-06
-            SendOp::Send { .. }
-            | SendOp::SendInv { .. }
-            | SendOp::Nop
-            | SendOp::Wait
-            | SendOp::Enable => WcOpcode::Send,
-            SendOp::Write { .. } => WcOpcode::RdmaWrite,
-            SendOp::Read { .. } => WcOpcode::RdmaRead,
-            SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
-            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
-            SendOp::Flush { .. } => WcOpcode::Flush,
-            SendOp::Bind(_) => WcOpcode::BindMw,
-            SendOp::Invalidate { .. } => WcOpcode::LocalInv,
-            SendOp::Fill => WcOpcode::Umr,
+        match (self.op.completion(), self.operands.as_deref()) {
             //= XAT-24
-            SendOp::Masked { .. } => match self.operands.as_deref() {
-                Some(Operands::Masked(MaskedOp::FetchAdd { .. })) => WcOpcode::MaskedFetchAdd,
-                _ => WcOpcode::MaskedCompSwap,
-            },
+            (WcOpcode::MaskedCompSwap, Some(Operands::Masked(MaskedOp::FetchAdd { .. }))) => {
+                WcOpcode::MaskedFetchAdd
+            }
+            (opcode, _) => opcode,
         }
     }
 }

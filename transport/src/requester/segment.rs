@@ -232,7 +232,19 @@ impl Requester {
                 }),
                 imm,
             ),
-            _ => return false,
+            SendOp::SendInv { .. }
+            | SendOp::Read { .. }
+            | SendOp::CmpSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::Masked { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::Bind(_)
+            | SendOp::Invalidate { .. }
+            | SendOp::Fill
+            | SendOp::Nop
+            | SendOp::Wait
+            | SendOp::Enable => return false,
         };
         let takes_receive = reth.is_none() || imm.is_some();
         if takes_receive && !self.credits.has_space() {
@@ -632,10 +644,10 @@ fn masked_op(wqe: &SendWqe) -> Option<&MaskedOp> {
 }
 
 const fn masked_size(wqe: &SendWqe) -> u8 {
-    match wqe.op {
-        SendOp::Masked { log_size, .. } => log_size,
-        _ => 0,
-    }
+    let SendOp::Masked { log_size, .. } = wqe.op else {
+        return 0;
+    };
+    log_size
 }
 
 fn len_u32(len: usize) -> u32 {

@@ -1,6 +1,8 @@
 //! Responses: queued in PSN order, coalesced, turned into packets.
 
-use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
+use rocade_wire::{
+    Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, OperationKind, Psn, Rkey, Syndrome,
+};
 
 use super::Responder;
 use crate::completion::WcStatus;
@@ -82,8 +84,8 @@ impl Response {
         msn: Msn,
         replay: bool,
     ) -> Self {
-        match operation {
-            Operation::AtomicWrite | Operation::Flush => Self::Read {
+        match operation.kind() {
+            OperationKind::AtomicWrite | OperationKind::Flush => Self::Read {
                 psn,
                 pd: PdTag(0),
                 rkey: Rkey::new(0),
@@ -93,7 +95,17 @@ impl Response {
                 msn,
                 replay,
             },
-            _ => Self::Atomic {
+            OperationKind::Atomic
+            | OperationKind::MaskedAtomic
+            // They have no saved result.
+            | OperationKind::Send
+            | OperationKind::Write
+            | OperationKind::Read
+            | OperationKind::Disconnect
+            | OperationKind::ReadResponse
+            | OperationKind::Acknowledge
+            | OperationKind::AtomicResponse
+            | OperationKind::Cnp => Self::Atomic {
                 psn,
                 original,
                 msn,
@@ -104,10 +116,10 @@ impl Response {
 
     /// Returns the PSN after the last packet of a READ response.
     pub(super) const fn read_end(&self, peer: &Peer) -> Option<Psn> {
-        match *self {
-            Self::Read { psn, left, .. } => Some(psn.add(peer.packets(left))),
-            _ => None,
-        }
+        let Self::Read { psn, left, .. } = *self else {
+            return None;
+        };
+        Some(psn.add(peer.packets(left)))
     }
 }
 
@@ -138,7 +150,9 @@ impl Responder {
                 // A requester that received a NAK retries without an announcement of credits.
                 self.announced_zero = false;
             }
-            _ => out.counters.rare().fatal_naks_sent += 1,
+            Syndrome::Nak(_) | Syndrome::Ack(_) | Syndrome::Reserved(_) => {
+                out.counters.rare().fatal_naks_sent += 1;
+            }
         }
         //= RC-RSP-21
         self.nak_outstanding = true;

@@ -83,18 +83,11 @@ impl Responder {
             complete_recv(cx, &wqe, detail);
             self.note_received(psn);
         }
-        match operation {
-            Operation::ReadRequest
-            | Operation::CmpSwap
-            | Operation::FetchAdd
-            | Operation::AtomicWrite
-            | Operation::Flush => {
-                self.queue_response();
-            }
-            _ if operation.is_masked_atomic() => self.queue_response(),
+        if operation.kind().is_answered() {
+            self.queue_response();
+        } else if headers.bth.ack_req {
             //= RC-ACK-01
-            _ if headers.bth.ack_req => self.schedule_ack(psn),
-            _ => {}
+            self.schedule_ack(psn);
         }
         Ok(())
     }
@@ -254,12 +247,13 @@ impl Responder {
         if !eth.va.is_multiple_of(8) {
             return Err(RequestRefusal::INVALID_REQUEST);
         }
-        let op = match operation {
-            Operation::CmpSwap => AtomicOp::CmpSwap {
+        let op = if operation == Operation::CmpSwap {
+            AtomicOp::CmpSwap {
                 compare: eth.compare,
                 swap: eth.swap_add,
-            },
-            _ => AtomicOp::FetchAdd { add: eth.swap_add },
+            }
+        } else {
+            AtomicOp::FetchAdd { add: eth.swap_add }
         };
         let original = mem
             .atomic_remote(who, eth.rkey, eth.va, op)

@@ -31,6 +31,10 @@ impl Responder {
             return false;
         }
         let pmtu = cx.peer.pmtu_bytes() as usize;
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "the fast path has two more, of middle packets"
+        )]
         let taken = match operation {
             //= RC-RSP-07
             Operation::SendOnly => payload.len() <= pmtu && self.take_send(cx, bth, payload),

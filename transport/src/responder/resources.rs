@@ -153,7 +153,7 @@ impl Responder {
                 msn: self.msn,
                 replay: true,
             }),
-            _ => None,
+            Saved::Read { .. } | Saved::Atomic { .. } | Saved::Wide { .. } => None,
         })
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! The order is PSN, opcode sequence, rights, resources, receive WQE, length.
 
-use rocade_wire::{Headers, NakCode, Operation, Placement, Psn, Selectivity, Syndrome};
+use rocade_wire::{
+    Headers, NakCode, Operation, OperationKind, Placement, Psn, Selectivity, Syndrome,
+};
 
 use super::{InProgress, Responder, fail_recv};
 use crate::completion::WcStatus;
@@ -114,7 +116,7 @@ impl Responder {
         };
         if let RecvSource::ByHeader(named) = &mut self.receives {
             let begins = operation.is_first() || operation.is_only();
-            let takes = needs_receive(operation);
+            let takes = operation.takes_receive();
             let srqn = headers.xrceth.map_or(Srqn::NONE, |eth| Srqn::new(eth.srqn));
             match named.select_srq(srqn, begins, takes) {
                 //= XRC-04
@@ -124,7 +126,7 @@ impl Responder {
                 Err(why) => return Err(self.refuse(cx, psn, RequestRefusal::of_srqn(why), None)),
             }
         }
-        let wqe = if needs_receive(operation) {
+        let wqe = if operation.takes_receive() {
             let wqe = match self.withholds_receives {
                 true => {
                     self.withheld = self.withheld.saturating_add(1);
@@ -164,23 +166,26 @@ impl Responder {
             return Err(RequestRefusal::INVALID_REQUEST);
         }
         //= RC-RSP-04
-        let needed = match operation {
-            Operation::ReadRequest => AccessFlags::REMOTE_READ,
-            Operation::CmpSwap | Operation::FetchAdd => AccessFlags::REMOTE_ATOMIC,
+        let needed = match operation.kind() {
+            OperationKind::Read => AccessFlags::REMOTE_READ,
+            OperationKind::Atomic | OperationKind::MaskedAtomic => AccessFlags::REMOTE_ATOMIC,
             //= ETH-09 ETH-13
-            Operation::Flush => flush_rights(headers).ok_or(RequestRefusal::INVALID_REQUEST)?,
+            OperationKind::Flush => flush_rights(headers).ok_or(RequestRefusal::INVALID_REQUEST)?,
             //= ETH-12
-            Operation::AtomicWrite => AccessFlags::REMOTE_WRITE,
-            _ if operation.is_masked_atomic() => AccessFlags::REMOTE_ATOMIC,
-            _ if operation.is_write() => AccessFlags::REMOTE_WRITE,
-            _ => AccessFlags::empty(),
+            OperationKind::Write | OperationKind::AtomicWrite => AccessFlags::REMOTE_WRITE,
+            OperationKind::Send
+            | OperationKind::Disconnect
+            | OperationKind::ReadResponse
+            | OperationKind::Acknowledge
+            | OperationKind::AtomicResponse
+            | OperationKind::Cnp => AccessFlags::empty(),
         };
         //= RC-LIM-04
         if !self.attr.access.contains(needed) {
             return Err(RequestRefusal::INVALID_REQUEST);
         }
         //= RC-RSP-05
-        if is_resource(operation)
+        if operation.kind().is_answered()
             && self.outstanding_resources() >= usize::from(self.attr.max_dest_rd_atomic)
         {
             return Err(RequestRefusal::INVALID_REQUEST);
@@ -232,17 +237,22 @@ impl Responder {
             }
             _ => None,
         };
-        let replay = match operation {
+        let replay = match operation.kind() {
             _ if !self.may_replay() => None,
-            Operation::ReadRequest => headers
+            OperationKind::Read => headers
                 .reth
                 .and_then(|reth| self.replay_read(cx.peer, psn, &reth, named)),
-            Operation::CmpSwap
-            | Operation::FetchAdd
-            | Operation::Flush
-            | Operation::AtomicWrite => self.replay_atomic(psn, operation),
-            _ if operation.is_masked_atomic() => self.replay_atomic(psn, operation),
-            _ => None,
+            OperationKind::Atomic
+            | OperationKind::MaskedAtomic
+            | OperationKind::Flush
+            | OperationKind::AtomicWrite => self.replay_atomic(psn, operation),
+            OperationKind::Send
+            | OperationKind::Write
+            | OperationKind::Disconnect
+            | OperationKind::ReadResponse
+            | OperationKind::Acknowledge
+            | OperationKind::AtomicResponse
+            | OperationKind::Cnp => None,
         };
         match replay {
             Some(response) => self.schedule(response),
@@ -278,7 +288,11 @@ impl Responder {
             //= AEV-02 AEV-03
             cx.out.events.push(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,
-                _ => QpEvent::ReqErr,
+                NakCode::PsnSequence
+                | NakCode::InvalidRequest
+                | NakCode::RemoteOperational
+                | NakCode::InvalidRdRequest
+                | NakCode::Reserved(_) => QpEvent::ReqErr,
             });
         }
         Fatal
@@ -312,31 +326,6 @@ impl Responder {
             })
         });
     }
-}
-
-/// Returns true for packets that consume a receive WQE: SEND First or Only, and the last packet of
-/// a WRITE with immediate.
-const fn needs_receive(operation: Operation) -> bool {
-    matches!(
-        operation,
-        Operation::SendFirst
-            | Operation::SendOnly
-            | Operation::SendOnlyImm
-            | Operation::SendOnlyInv
-            | Operation::WriteLastImm
-            | Operation::WriteOnlyImm
-    )
-}
-
-const fn is_resource(operation: Operation) -> bool {
-    matches!(
-        operation,
-        Operation::ReadRequest
-            | Operation::CmpSwap
-            | Operation::FetchAdd
-            | Operation::Flush
-            | Operation::AtomicWrite
-    ) || operation.is_masked_atomic()
 }
 
 /// Returns the rights that a FLUSH needs, of the QP and of the region. `None` if the FLUSH is not a

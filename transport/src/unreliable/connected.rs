@@ -178,7 +178,7 @@ impl Connected {
     ) -> Result<(), UcRefusal> {
         let (wqe, received) = match core::mem::replace(&mut self.current, InProgress::None) {
             InProgress::Send { wqe, received } => (wqe, received),
-            _ => (self.take_receive()?, 0),
+            InProgress::None | InProgress::Write { .. } => (self.take_receive()?, 0),
         };
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let total = u64::from(received) + u64::from(len);

@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use rocade_wire::{Deth, Psn, Qkey, Qpn, Reth};
 
 use crate::attr::QpType;
-use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
+use crate::completion::{CompleteTo, Completion, ImmOrInv, WcStatus};
 use crate::cross_channel::{self, CrossChannelQueue, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
@@ -68,15 +68,6 @@ impl Wqe {
             (&mut self.data, &mut self.len),
             cx.memory(),
         )
-    }
-
-    const fn wc_opcode(&self) -> WcOpcode {
-        match self.op {
-            SendOp::Write { .. } => WcOpcode::RdmaWrite,
-            SendOp::Bind(_) => WcOpcode::BindMw,
-            SendOp::Invalidate { .. } => WcOpcode::LocalInv,
-            _ => WcOpcode::Send,
-        }
     }
 
     /// Returns the route of its packets.
@@ -250,15 +241,10 @@ impl Sender {
     ) -> Result<(), PostError> {
         //= UC-01
         //= UD-01
-        let defined = match wr.op {
-            SendOp::Send { .. } => true,
-            SendOp::Write { .. } => !self.datagrams,
-            //= MW-09
-            SendOp::Bind(_) | SendOp::Invalidate { .. } => !self.datagrams,
-            //= XCH-02
-            SendOp::Nop | SendOp::Wait | SendOp::Enable => !self.datagrams,
-            //= UMR-19
-            _ => false,
+        let defined = if self.datagrams {
+            wr.op.is_defined_for(QpType::Ud)
+        } else {
+            wr.op.is_defined_for(QpType::Uc)
         };
         if !defined {
             return Err(PostError::UnsupportedOpcode);
@@ -478,7 +464,7 @@ impl Sender {
         let freed_wqes = core::mem::take(&mut self.unsignaled_done) + 1;
         let completion = Completion {
             freed_wqes,
-            ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
+            ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.op.completion())
         };
         cx.out.completions.push_back(completion);
     }
@@ -529,7 +515,19 @@ fn head(peer: &Peer, wqe: &Wqe, part: Part, own: (Qkey, Qpn)) -> Head {
             (Some(Reth { va, rkey, dma_len }), imm)
         }
         SendOp::Send { imm } => (None, imm),
-        _ => (None, None),
+        SendOp::SendInv { .. }
+        | SendOp::Read { .. }
+        | SendOp::CmpSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::Masked { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush { .. }
+        | SendOp::Bind(_)
+        | SendOp::Invalidate { .. }
+        | SendOp::Fill
+        | SendOp::Nop
+        | SendOp::Wait
+        | SendOp::Enable => (None, None),
     };
     let operation = data_operation(reth.is_some(), part.first, part.last, ImmOrInv::of(imm));
     let mut head = peer.head(operation, part.psn, part.len as usize);

@@ -17,7 +17,7 @@ pub use eth::{
     AtomicEth, Deth, Feth, Ieth, ImmDt, MaskedEth, Placement, Rdeth, Reth, Selectivity, XrcEth,
 };
 
-use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey, Service};
+use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey};
 
 /// Zero bytes that follow the BTH of a CNP.
 //= ETH-11
@@ -145,9 +145,10 @@ impl Headers {
     /// Returns the format of the header of a masked atomic, which depends on the service.
     #[inline]
     const fn masked_kind(&self) -> ExtHeaders {
-        match self.bth.opcode.service() {
-            Service::Rc | Service::Xrc => ExtHeaders::SHORT_MASKED_ETH,
-            _ => ExtHeaders::MASKED_ETH,
+        if self.bth.opcode.service().has_short_masked_eth() {
+            ExtHeaders::SHORT_MASKED_ETH
+        } else {
+            ExtHeaders::MASKED_ETH
         }
     }
 
