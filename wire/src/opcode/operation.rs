@@ -117,9 +117,10 @@ macro_rules! ext {
     ($($ext:ident)*) => { ExtHeaders::empty()$(.union(ExtHeaders::$ext))* };
 }
 
-/// Defines the operations, one row each: bits 4:0 of the opcode, the name in the specification,
-/// kind and place, the headers after the BTH in the RC form, the payload, and the services that
-/// define it.
+/// Defines the operations, one row each.
+///
+/// A row has bits 4:0 of the opcode, the name in the specification, kind and place. Then follow the
+/// headers after the BTH in the RC form, the payload, and the services that define the operation.
 macro_rules! operations {
     ($($(#[$doc:meta])* $variant:ident = $low:literal, $name:literal, $kind:ident $place:ident,
         [$($ext:ident)*], $payload:ident $(($len:literal))?, [$($service:ident)+];)*) => {
