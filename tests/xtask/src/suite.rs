@@ -4,7 +4,7 @@
 //! time:
 //!
 //! ```text
-//! build of the tests ─┬─ test programs, two at a time ─ guests ───────────────────┬─ result
+//! build of the tests ─┬─ guests ─ test programs, two at a time ───────────────────┬─ result
 //!                     ├─ packages, documentation tests, loom, clippy, doc ────────┤
 //!                     └─ AArch64 ─────────────────────────────────────────────────┘
 //! ```
