@@ -353,6 +353,8 @@ impl Nic {
         let after_udp = receiver.is_after_udp();
         if after_udp {
             drop(locked);
+            // The peer has opened the link before it sent, so the responses go the same way.
+            self.use_opened_links();
             self.receive_udp_before(peer_link, caller);
             locked = tables();
         }

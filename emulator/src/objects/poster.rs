@@ -59,6 +59,7 @@ impl<'a> SendPoster<'a> {
     pub(super) fn new(owner: &'a QpOwner) -> Self {
         let (inner, engine) = (&*owner.inner, owner.engine());
         let refused = owner.enter(Verb::PostSend).err().map(Box::new);
+        engine.use_opened_links();
         let now = engine.host.now();
         let mem = engine.tables.regions().read(now);
         let core = inner.lock();

@@ -84,7 +84,7 @@ impl SendSide {
     pub(super) fn flight(&self) -> (u64, u64) {
         match self {
             Self::Reliable(requester) => requester.flight(),
-            _ => (0, 0),
+            Self::None | Self::Dynamic(_) | Self::Unreliable(_) | Self::Frames(_) => (0, 0),
         }
     }
 

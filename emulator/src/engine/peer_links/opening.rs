@@ -36,18 +36,26 @@ impl Unopened {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Removes and returns the links that `is_open`. Forgets those that have ended.
-    fn take(&self, is_open: impl Fn(&AnyPeerLink) -> bool) -> Vec<Arc<AnyPeerLink>> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return Vec::new();
-        }
+    /// Returns true if there are none.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Returns the links that `is_open`. Forgets those that have ended.
+    fn opened(&self, is_open: impl Fn(&AnyPeerLink) -> bool) -> Vec<Arc<AnyPeerLink>> {
         let mut links = self.links.lock();
         links.retain(|peer_link| !peer_link.has_ended());
-        let opened = links
-            .extract_if(.., |peer_link| is_open(peer_link))
-            .collect();
         self.count.store(links.len(), Ordering::Release);
-        opened
+        let opened = links.iter().filter(|peer_link| is_open(peer_link));
+        opened.cloned().collect()
+    }
+
+    /// Removes links that are in use now.
+    fn remove(&self, used: &[Arc<AnyPeerLink>]) {
+        let mut links = self.links.lock();
+        links.retain(|peer_link| !used.iter().any(|used| Arc::ptr_eq(used, peer_link)));
+        self.count.store(links.len(), Ordering::Release);
     }
 }
 
@@ -72,15 +80,28 @@ impl Nic {
         self.use_opened_links();
     }
 
-    /// Uses the links that peers have opened.
-    pub(in crate::engine) fn use_opened_links(&self) {
+    /// Uses the links that peers have opened. Takes a nanosecond if all links are in use.
+    ///
+    /// The background thread does so when a peer wakes it. Posts and the first packets of a peer do
+    /// so as well, because what follows the peer's connection would begin over UDP otherwise.
+    #[inline]
+    pub(crate) fn use_opened_links(&self) {
+        if !self.links.unopened.is_empty() {
+            self.move_to_opened_links();
+        }
+    }
+
+    #[cold]
+    fn move_to_opened_links(&self) {
         let opened = self
             .links
             .unopened
-            .take(|peer_link| self.may_use(peer_link));
+            .opened(|peer_link| self.may_use(peer_link));
         for peer_link in &opened {
             self.move_qps_to(peer_link);
         }
+        // Only now, so that another thread that posts meanwhile does the same before.
+        self.links.unopened.remove(&opened);
     }
 
     /// Takes the wake-up by peers of shared memory links.
