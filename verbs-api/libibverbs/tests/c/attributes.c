@@ -316,7 +316,7 @@ static void limits_of_dynamic_connections(void)
 	enum { COMP_MASK = 16, DC_ODP_CAPS = 84, MAX_DC_RD_ATOM = 152, MAX_DC_INIT_RD_ATOM = 160, END = 168 };
 	struct mlx5_ops {
 		uint32_t version;
-		void *is_supported, *open_device;
+		void *unsupported, *is_supported, *open_device;
 		int (*query_device)(struct ibv_context *, void *);
 	};
 	setenv("ROCADE_IDENTITY", "0x02c9:0x1017", 1);
