@@ -214,7 +214,8 @@ impl Nic {
     /// Posts through shared memory need no system call and are never batched.
     #[inline]
     pub(crate) fn should_batch(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
-        let calls = core.tx.uses_socket() || core.tx.peer_routes_use_socket();
+        let calls = core.tx.uses_socket()
+            || core.qp.config().qp_type.is_dynamic() && core.tx.peer_routes_use_socket();
         let waits = calls && core.qp.should_batch(now, bytes);
         if waits {
             self.scheduler
@@ -275,7 +276,7 @@ mod tests {
 
     use rocade_transport::SendOp;
 
-    use super::common::{self, Side, datagrams};
+    use super::common::{self, Side};
 
     /// Posts 8-byte WRITEs, the n-th to place n, until one is batched, and returns its number.
     fn post_until_one_waits(a: &Side, b: &Side) -> usize {
@@ -316,42 +317,6 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(!a.qp.inner().lock().qp.coalescer().has_batched_posts());
-        }
-    }
-
-    /// A datagram is batched although nothing is in flight. It is sent at the next opportunity, and
-    /// before its queue pair ends.
-    #[test]
-    fn datagrams_that_wait_leave_whatever_the_application_does() {
-        let opportunities: [Option<fn(&Side)>; 4] = [
-            Some(|_| ()),
-            Some(|a| while a.cq.poll_one().is_some() {}),
-            Some(|a| a.engine.inner.leave_inline()),
-            None,
-        ];
-        for opportunity in opportunities {
-            let (a, b) = common::pair("127.4.0.75", "127.4.0.76", 128);
-            let (from, to) = (datagrams::ud(&a), datagrams::ud(&b));
-            to.recv_queue().push(7, &[b.sge(0, 128)]).expect("space");
-            from.inner().lock().qp.coalescer_mut().batch_every_post();
-            let ah = a.pd.create_ah(&datagrams::address(b.gid())).expect("an AH");
-            let send = || {
-                let sges = [a.sge(0, 8)];
-                datagrams::send_to(&from, &ah, to.qp_num(), &datagrams::wr(1, &sges));
-            };
-            let waits = || from.inner().lock().qp.coalescer().has_batched_posts();
-            send();
-            assert!(!waits(), "whether the route leads to a socket is not known");
-            assert_eq!(b.completion().wr_id, 7);
-            to.recv_queue().push(8, &[b.sge(0, 128)]).expect("space");
-            send();
-            assert!(waits());
-            match opportunity {
-                Some(opportunity) => opportunity(&a),
-                None => from.destroy().expect("destroyed"),
-            }
-            assert_eq!(b.completion().wr_id, 8);
-            assert!(!waits());
         }
     }
 }

@@ -90,17 +90,6 @@ pub fn completions(side: &Side, count: usize) -> Vec<Completion> {
     (0..count).map(|_| side.completion()).collect()
 }
 
-/// Sends a datagram to a queue pair at the address of an address handle.
-pub fn send_to(qp: &Qp, ah: &Ah, dest_qp: Qpn, wr: &SendWr<'_>) {
-    let to = Datagram {
-        ah,
-        dest_qp,
-        qkey: Qkey::new(QKEY),
-    };
-    qp.post_sends(|queue| queue.push_datagram(wr, to, None))
-        .unwrap();
-}
-
 /// Sends a datagram to the group of an address handle.
 pub fn send_to_group(qp: &Qp, ah: &Ah, qkey: u32, wr: &SendWr<'_>) {
     let to = Datagram {

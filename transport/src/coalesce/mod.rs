@@ -113,17 +113,11 @@ impl Coalescer {
         self.delayed_ack.forget(now)
     }
 
-    /// Returns true if a post of `bytes` bytes is delayed. `may_wait` is true if packets of the QP
-    /// are in flight, whose ACKs will cause a transmission, or if it has no ACKs.
+    /// Returns true if a post of `bytes` bytes is delayed. `in_flight` is true if packets of the QP
+    /// are in flight, whose ACKs will cause a transmission.
     #[inline]
-    pub(crate) fn post(&mut self, now: Time, bytes: u32, may_wait: bool) -> bool {
-        self.batcher.should_batch(now, bytes, may_wait)
-    }
-
-    /// Notes that the next post begins a burst.
-    #[inline]
-    pub(crate) const fn end_burst(&mut self) {
-        self.batcher.end_burst();
+    pub(crate) fn post(&mut self, now: Time, bytes: u32, in_flight: bool) -> bool {
+        self.batcher.should_batch(now, bytes, in_flight)
     }
 
     /// Notes that the QP transmits all that it may: no post is delayed any more.

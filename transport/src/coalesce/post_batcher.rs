@@ -5,7 +5,7 @@
 //! each other immediately ([`GAP_NS`]) while packets of the QP are in flight, the next posts are
 //! delayed. They are sent once there are several, or when a thread services the QP. If a post is
 //! delayed too long, the prediction was wrong, and the next burst has to be longer before posts are
-//! delayed. Posts of a QP without ACKs are delayed alike, until it receives something.
+//! delayed.
 
 use super::BATCH_DELAY_NS;
 use crate::time::Time;
@@ -49,10 +49,10 @@ impl Default for PostBatcher {
 }
 
 impl PostBatcher {
-    /// Returns true if a post of `bytes` bytes is delayed. `may_wait` as in
-    /// [`Coalescer::post`](super::Coalescer::post).
+    /// Returns true if a post of `bytes` bytes may be delayed. `in_flight` is true if packets of
+    /// the QP are in flight.
     #[inline]
-    pub(super) fn should_batch(&mut self, now: Time, bytes: u32, may_wait: bool) -> bool {
+    pub(super) fn should_batch(&mut self, now: Time, bytes: u32, in_flight: bool) -> bool {
         let gap_ns = if self.posts > 0 {
             GAP_NS
         } else {
@@ -67,20 +67,13 @@ impl PostBatcher {
         };
         let has_space = self.posts + 1 < MAX_WAITING_POSTS
             && self.bytes.saturating_add(bytes) < MAX_WAITING_BYTES;
-        let waits = may_wait && self.burst >= self.at_once && has_space;
+        let waits = in_flight && self.burst >= self.at_once && has_space;
         if waits {
             self.since = if self.posts == 0 { now } else { self.since };
             self.posts += 1;
             self.bytes += bytes;
         }
         waits
-    }
-
-    /// Notes that the next post begins a burst.
-    #[inline]
-    pub(super) const fn end_burst(&mut self) {
-        self.burst = 0;
-        self.last_post = Time::ZERO;
     }
 
     /// Allows each post to be delayed from now on, even the first of a burst.

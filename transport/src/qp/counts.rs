@@ -22,9 +22,6 @@ impl Qp {
         let traffic = self.out.counters.traffic();
         traffic.arrived_packets += packets;
         traffic.rx_bytes += bytes as u64;
-        if !self.is_reliable() {
-            self.coalescer.end_burst();
-        }
     }
 
     /// Returns the key violations since the last call, if there were any.

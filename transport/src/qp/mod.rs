@@ -444,15 +444,12 @@ impl Qp {
 
     /// Returns true if posted requests of `bytes` bytes are delayed for batching. If not, transmit
     /// everything.
-    ///
-    /// Packets without ACKs are never in flight. A burst of them goes on until the QP receives
-    /// something, because the next post may answer that.
     #[inline]
     pub fn should_batch(&mut self, now: Time, bytes: u32) -> bool {
-        let may_wait = self.state == QpState::Rts
+        let in_flight = self.state == QpState::Rts
             && self.out.completions.is_empty()
-            && (self.requests_in_flight() || !self.is_reliable());
-        self.coalescer.post(now, bytes, may_wait)
+            && self.requests_in_flight();
+        self.coalescer.post(now, bytes, in_flight)
     }
 
     /// Returns the coalescing state.

@@ -343,30 +343,3 @@ fn a_reset_forgets_everything() {
     assert!(!qp.receives_message());
     assert!(pair.take_completions(Side::B).is_empty());
 }
-
-/// Posts that follow each other at once wait although nothing is in flight, but what may be the
-/// answer to a packet does not.
-#[test]
-fn a_burst_without_acks_waits_until_something_is_received() {
-    let setups: [fn(&mut Setup); 2] = [|setup| setup.config.qp_type = QpType::Uc, as_ud];
-    for of in setups {
-        let mut pair = Pair::new(|_, setup| of(setup));
-        let qp = &mut pair.node_mut(Side::A).qp;
-        let mut at = 1_000_000_000;
-        let mut post = |qp: &mut crate::Qp| {
-            at += 500;
-            qp.should_batch(Time::from_ns(at), 64)
-        };
-        let waits: Vec<_> = (0..5).map(|_| post(qp)).collect();
-        assert_eq!(waits, [false, false, false, false, true]);
-        qp.note_received(1, 64);
-        assert!(!post(qp));
-    }
-    let mut rc = Pair::default();
-    let rc = &mut rc.node_mut(Side::A).qp;
-    let now = Time::from_ns(1_000_000_000);
-    assert!(
-        (0..5).all(|_| !rc.should_batch(now, 64)),
-        "nothing is in flight"
-    );
-}
