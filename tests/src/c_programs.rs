@@ -140,7 +140,9 @@ impl Programs {
         let executable = self.directory().join(program);
         make(&executable, |executable| {
             let output = Command::new(compiler())
-                .args(["-std=gnu11", "-O1", "-g", "-pthread"])
+                .args(["-std=gnu11", "-O1", "-pthread"])
+                // For debuggers, which take a fifth of the time to compile.
+                .args(std::env::var_os("CI").is_none().then_some("-g"))
                 .arg("-I")
                 .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-api/include"))
                 .args(["-Wall", "-Wextra", "-Werror", "-o"])
