@@ -84,7 +84,9 @@ pub use rocade_transport::{
     SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode, WcStatus, WideOperand,
     Window, WindowKind, experimental_rule, transition_rule,
 };
-pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, NakCode, Operation, Pkey, Psn, Qkey, Qpn, Rkey};
+pub use rocade_wire::{
+    Feth, Gid, Guid, Lkey, Mtu, NakCode, Operation, OperationKind, Pkey, Psn, Qkey, Qpn, Rkey,
+};
 pub use state::{
     AsyncEvent, AsyncEventKind, CounterUnit, CounterValue, EventElement, EventWaiter, FileId,
     WaitStep, XrcdInitAttr,

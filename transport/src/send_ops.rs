@@ -27,7 +27,7 @@ macro_rules! rows {
         [$($qp_type:ident)+];)*) => {
         // Each match has constants only, so the compiler makes a test of bits of it.
         impl SendOp {
-            /// Returns the name in texts, e.g. `RDMA WRITE`.
+            /// Returns the name in texts, e.g. `RDMA WRITE`. Local operations have an article.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self {
@@ -102,14 +102,14 @@ rows! {
     AtomicWrite: "ATOMIC WRITE", AtomicWrite, Confirmed, [Rc XrcSend];
     Flush: "FLUSH", Flush, Confirmed, [Rc XrcSend];
     //= MW-09
-    Bind: "bind of a memory window", BindMw, Local, [Rc Uc XrcSend DcInitiator];
-    Invalidate: "invalidation of a key", LocalInv, Local, [Rc Uc XrcSend DcInitiator];
+    Bind: "a bind of a memory window", BindMw, Local, [Rc Uc XrcSend DcInitiator];
+    Invalidate: "an invalidation of a key", LocalInv, Local, [Rc Uc XrcSend DcInitiator];
     //= UMR-19
-    Fill: "change of an indirect key", Umr, Local, [Rc XrcSend DcInitiator];
+    Fill: "a change of an indirect key", Umr, Local, [Rc XrcSend DcInitiator];
     //= XCH-02
-    Nop: "NOP", Send, Local, [Rc Uc XrcSend DcInitiator];
-    Wait: "WAIT", Send, Local, [Rc Uc XrcSend DcInitiator];
-    Enable: "ENABLE", Send, Local, [Rc Uc XrcSend DcInitiator];
+    Nop: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
+    Wait: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
+    Enable: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
 }
 
 impl SendOp {

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use rocade_transport::{AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState, QpType};
+use rocade_transport::{
+    AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState, QpType, transition_rule,
+};
 use rocade_wire::mad::{CmPath, CmTimeout, CommId, Ece, ServiceId};
 use rocade_wire::{Gid, Mtu, Psn, Qkey, Qpn};
 
@@ -331,6 +333,12 @@ impl IdCore {
         })
     }
 
+    /// Returns the attributes that a transition of the queue pair requires.
+    fn required(&self, from: QpState, to: QpState) -> QpAttrMask {
+        let rule = transition_rule(self.qp_type, from, to);
+        rule.map_or(QpAttrMask::STATE, |rule| rule.required | QpAttrMask::STATE)
+    }
+
     /// Returns the attributes that the queue pair needs for a state (`rdma_init_qp_attr`).
     ///
     /// # Errors
@@ -368,15 +376,7 @@ impl IdCore {
                 attr.rq_psn = self.rq_psn.get();
                 attr.ah_attr = self.address()?;
                 attr.max_dest_rd_atomic = peer.responder_resources;
-                let mut mask = QpAttrMask::STATE
-                    | QpAttrMask::AV
-                    | QpAttrMask::PATH_MTU
-                    | QpAttrMask::DEST_QPN
-                    | QpAttrMask::RQ_PSN;
-                if matches!(self.qp_type, QpType::Rc | QpType::XrcRecv) {
-                    mask |= QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
-                }
-                Ok((attr, mask))
+                Ok((attr, self.required(QpState::Init, QpState::Rtr)))
             }
             QpState::Rts => {
                 attr.sq_psn = peer.sq_psn.get();
@@ -385,16 +385,7 @@ impl IdCore {
                 attr.rnr_retry = peer.rnr_retry_count;
                 //= RC-LIM-03
                 attr.max_rd_atomic = peer.initiator_depth;
-                let mut mask = QpAttrMask::STATE | QpAttrMask::SQ_PSN;
-                if matches!(self.qp_type, QpType::Rc | QpType::XrcSend) {
-                    mask |= QpAttrMask::RETRY_CNT
-                        | QpAttrMask::RNR_RETRY
-                        | QpAttrMask::MAX_QP_RD_ATOMIC;
-                }
-                if self.qp_type != QpType::Uc {
-                    mask |= QpAttrMask::TIMEOUT;
-                }
-                Ok((attr, mask))
+                Ok((attr, self.required(QpState::Rtr, QpState::Rts)))
             }
             _ => Err(VerbsError::InvalidArgument("qp_state")),
         }

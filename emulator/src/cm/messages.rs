@@ -36,11 +36,7 @@ impl IdCore {
             initiator_depth: param.initiator_depth,
             remote_eecn: 0,
             remote_response_timeout: RESPONSE_TIMEOUT,
-            transport: match self.qp_type {
-                QpType::Uc => TransportType::Uc,
-                _ if is_xrc => TransportType::Xrc,
-                _ => TransportType::Rc,
-            },
+            transport: self.qp_type.traits().transport.unwrap_or(TransportType::Rc),
             flow_control: param.flow_control,
             //= CM-FLD-08
             starting_psn: self.rq_psn,

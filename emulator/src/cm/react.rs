@@ -190,7 +190,7 @@ impl CmCore {
         let qp_type = match req.transport {
             TransportType::Uc => QpType::Uc,
             TransportType::Xrc => QpType::XrcRecv,
-            _ => QpType::Rc,
+            TransportType::Rc | TransportType::Rd | TransportType::Other(_) => QpType::Rc,
         };
         let about = (&req.private_data[..], qp_type);
         let Some((listener, mut id)) =
@@ -245,10 +245,8 @@ impl CmCore {
             return;
         };
         //= CM-FLD-09
-        let qp_num = match id.qp_type {
-            QpType::XrcSend => rep.eecn,
-            _ => rep.qpn,
-        };
+        let of_target = id.qp_type == QpType::XrcSend;
+        let qp_num = if of_target { rep.eecn } else { rep.qpn };
         if let Some(peer) = id.dst {
             host.note_flow_control((peer.ip(), qp_num), rep.ca_guid, rep.flow_control);
         }

@@ -299,7 +299,11 @@ impl Likeness {
                 let header = match qp_type {
                     QpType::Rc | QpType::Uc => 192,
                     QpType::Ud => 64,
-                    _ => return asked,
+                    QpType::RawPacket
+                    | QpType::XrcSend
+                    | QpType::XrcRecv
+                    | QpType::DcInitiator
+                    | QpType::DcTarget => return asked,
                 };
                 let data = (MLX5_INLINE_HEADER + inline).next_multiple_of(SGE_LEN);
                 let entry = header + data.max(sge * SGE_LEN);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::sync::Mutex;
-use rocade_transport::{PdTag, QpType};
+use rocade_transport::PdTag;
 
 use super::{Nic, Tables};
 use crate::hca::Hca;
@@ -189,11 +189,10 @@ fn report_qp(text: &mut String, inner: &QpInner) {
         return;
     };
     let (attr, config) = (core.qp.query(), core.qp.config());
-    let (kind, is_connected) = match config.qp_type {
-        QpType::Rc | QpType::Uc => (config.qp_type as u8, true),
-        QpType::XrcSend | QpType::XrcRecv => (config.qp_type as u8, true),
-        QpType::Ud | QpType::RawPacket => (config.qp_type as u8, false),
-        QpType::DcInitiator | QpType::DcTarget => (DRIVER_TYPE, false),
+    let is_connected = config.qp_type.traits().is_connected;
+    let kind = match config.qp_type.is_dynamic() {
+        true => DRIVER_TYPE,
+        false => config.qp_type as u8,
     };
     let _ = write!(
         text,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rocade_transport::{
-    Calc, Managed, Operands, PostError, QpType, Reduction, SendFlags, SendOp, SendWr, Sge,
+    Calc, CrossChannelQueues, Managed, Operands, PostError, Reduction, SendFlags, SendOp, SendWr,
+    Sge,
 };
 
 use super::cq::Cq;
@@ -64,17 +65,17 @@ impl Qp {
             let qp = &inner.lock().qp;
             (qp.config().qp_type, qp.has_streams())
         };
-        match qp_type {
-            QpType::DcInitiator if has_streams => {
-                return Err(VerbsError::InvalidArgument(
-                    "a DC initiator with streams has no common order of requests",
-                ));
-            }
-            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::DcInitiator => {}
-            _ => return Err(VerbsError::InvalidArgument("qp_type")),
+        let queues = qp_type.traits().cross_channel;
+        if has_streams {
+            return Err(VerbsError::InvalidArgument(
+                "a DC initiator with streams has no common order of requests",
+            ));
+        }
+        if queues == CrossChannelQueues::None {
+            return Err(VerbsError::InvalidArgument("qp_type"));
         }
         //= XDEC-09
-        let has_receives = matches!(qp_type, QpType::Rc | QpType::Uc);
+        let has_receives = queues == CrossChannelQueues::Both;
         if how.managed_recv && (shares || !has_receives) {
             return Err(VerbsError::InvalidArgument(
                 "a managed receive queue cannot be shared",

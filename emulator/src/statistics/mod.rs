@@ -13,7 +13,7 @@ mod schema;
 
 use std::net::IpAddr;
 
-use rocade_transport::{Counters, Violations};
+use rocade_transport::{Counters, QpType, Violations};
 use rocade_wire::Qpn;
 
 use crate::counters::EngineCounters;
@@ -142,16 +142,9 @@ impl QpLabels {
     /// Returns the name of its type.
     #[must_use]
     pub const fn kind_name(&self) -> &'static str {
-        match self.kind {
-            2 => "RC",
-            3 => "UC",
-            4 => "UD",
-            8 => "RAW",
-            9 => "XRC_SEND",
-            10 => "XRC_RECV",
-            32 => "DCI",
-            33 => "DCT",
-            _ => "?",
+        match QpType::name_of(self.kind as u32) {
+            Some(name) => name,
+            None => "?",
         }
     }
 

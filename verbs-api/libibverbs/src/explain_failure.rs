@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use rocade_emulator::{
-    AccessError, AccessFlags, FailedSend, Failure, FailureReport, NakCode, Operation, QpType,
-    RefusedKey, RefusedRequest, RemoteAccess, SendOp, WcStatus,
+    AccessError, AccessFlags, FailedSend, Failure, FailureReport, NakCode, Operation,
+    OperationKind, QpType, RefusedKey, RefusedRequest, RemoteAccess, SendOp, WcStatus,
 };
 
 use crate::diagnostics::Reason;
@@ -64,36 +64,18 @@ fn peer(report: &FailureReport<'_>) -> String {
 }
 
 fn work_request(send: &FailedSend) -> String {
-    let name = match send.op {
-        SendOp::Send { .. } | SendOp::SendInv { .. } => "SEND",
-        SendOp::Write { .. } => "RDMA WRITE",
-        SendOp::Read { .. } => "RDMA READ",
-        SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Masked { .. } => "atomic",
-        SendOp::AtomicWrite { .. } => "ATOMIC WRITE",
-        SendOp::Flush { .. } => "FLUSH",
-        SendOp::Bind(_) => return "a bind of a memory window".to_owned(),
-        SendOp::Invalidate { .. } => return "an invalidation of a key".to_owned(),
-        SendOp::Fill => return "a change of an indirect key".to_owned(),
-        _ => return "a work request".to_owned(),
-    };
+    let name = send.op.name();
+    if send.op.is_local() {
+        return name.to_owned();
+    }
     format!("{name} of {} bytes", send.len)
 }
 
 /// Returns the memory of the peer that a work request asks for.
 fn asked(send: &FailedSend) -> Option<String> {
-    match send.op {
-        SendOp::Write { va, rkey, .. }
-        | SendOp::Read { va, rkey, .. }
-        | SendOp::CmpSwap { va, rkey, .. }
-        | SendOp::FetchAdd { va, rkey, .. }
-        | SendOp::Masked { va, rkey, .. }
-        | SendOp::AtomicWrite { va, rkey, .. }
-        | SendOp::Flush { va, rkey, .. } => {
-            let (len, key) = (send.len, rkey.get());
-            Some(format!("{len} bytes at {va:#x} with rkey {key:#x}"))
-        }
-        _ => None,
-    }
+    let (va, rkey) = send.op.remote()?;
+    let (len, key) = (send.len, rkey.get());
+    Some(format!("{len} bytes at {va:#x} with rkey {key:#x}"))
 }
 
 fn send_cause(report: &FailureReport<'_>, send: &FailedSend) -> Reason {
@@ -169,7 +151,13 @@ fn length_cause(report: &FailureReport<'_>, send: &FailedSend) -> Reason {
             "a datagram is at most as long as the active MTU",
             "`ibv_devinfo` shows the active MTU",
         ),
-        _ => Reason::new("a message is at most 2^31 bytes long", ""),
+        QpType::Rc
+        | QpType::Uc
+        | QpType::RawPacket
+        | QpType::XrcSend
+        | QpType::XrcRecv
+        | QpType::DcInitiator
+        | QpType::DcTarget => Reason::new("a message is at most 2^31 bytes long", ""),
     }
 }
 
@@ -315,15 +303,19 @@ fn names(rights: AccessFlags) -> String {
 }
 
 fn operation_name(operation: Operation) -> &'static str {
-    match operation {
-        Operation::ReadRequest => "RDMA READ",
-        Operation::CmpSwap | Operation::FetchAdd => "an atomic",
-        Operation::Flush => "FLUSH",
-        Operation::AtomicWrite => "ATOMIC WRITE",
-        operation if operation.is_masked_atomic() => "a masked atomic",
-        operation if operation.is_write() => "RDMA WRITE",
-        operation if operation.is_send() => "SEND",
-        _ => "a request",
+    match operation.kind() {
+        OperationKind::Send => "SEND",
+        OperationKind::Write => "RDMA WRITE",
+        OperationKind::Read => "RDMA READ",
+        OperationKind::Atomic => "an atomic",
+        OperationKind::MaskedAtomic => "a masked atomic",
+        OperationKind::AtomicWrite => "ATOMIC WRITE",
+        OperationKind::Flush => "FLUSH",
+        OperationKind::Disconnect
+        | OperationKind::ReadResponse
+        | OperationKind::Acknowledge
+        | OperationKind::AtomicResponse
+        | OperationKind::Cnp => "a request",
     }
 }
 

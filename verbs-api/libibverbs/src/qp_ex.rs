@@ -56,7 +56,9 @@ pub(crate) fn supported_ops(qp_type: u32) -> u64 {
         //= PST-10
         Some(QpType::RawPacket) => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
         //= XRC-12
-        _ => SEND | WRITE | ANSWERED | LOCAL | IBV_QP_EX_WITH_SEND_WITH_INV,
+        Some(QpType::DcInitiator | QpType::DcTarget) | None => {
+            SEND | WRITE | ANSWERED | LOCAL | IBV_QP_EX_WITH_SEND_WITH_INV
+        }
     }
 }
 

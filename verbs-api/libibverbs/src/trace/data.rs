@@ -218,7 +218,9 @@ fn of_op(op: &SendOp) -> (u32, u64, u32, u32) {
         SendOp::Bind(_) => (IBV_WR_BIND_MW, 0, 0, 0),
         SendOp::Invalidate { .. } => (IBV_WR_LOCAL_INV, 0, 0, 0),
         SendOp::Fill => (IBV_EXP_WR_UMR_FILL, 0, 0, 0),
-        _ => (IBV_WR_DRIVER1, 0, 0, 0),
+        SendOp::Masked { .. } | SendOp::Nop | SendOp::Wait | SendOp::Enable => {
+            (IBV_WR_DRIVER1, 0, 0, 0)
+        }
     }
 }
 
