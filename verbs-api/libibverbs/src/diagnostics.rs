@@ -42,7 +42,9 @@ const ALIASES: [(&str, &str); 3] = [
 ];
 
 /// The beginnings of names that are public without the prefix `ibv_`.
-const OTHER_PREFIXES: [&str; 5] = ["rdma_", "mlx5dv_", "verbs_", "_verbs_", "execute_"];
+const OTHER_PREFIXES: [&str; 6] = [
+    "rdma_", "mlx5dv_", "efadv_", "verbs_", "_verbs_", "execute_",
+];
 
 /// The cause of a failure, and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -368,6 +370,14 @@ mod tests {
             (
                 "ibverbs::dv::mkey::mlx5dv_create_mkey::{{closure}}",
                 "mlx5dv_create_mkey",
+            ),
+            (
+                "ibverbs::efa::efadv_create_comp_cntr::{{closure}}",
+                "efadv_create_comp_cntr",
+            ),
+            (
+                "ibverbs::exp::send::exp_post_send::{{closure}}",
+                "ibv_exp_post_send",
             ),
             ("_ibv_query_gid_ex", "ibv_query_gid_ex"),
             ("verbs_open_device", "verbs_open_device"),

@@ -32,7 +32,7 @@ const OWN_KEY: u64 = 1 << 63;
 /// request that is not queued. `locked` says that the caller holds the lock of
 /// `cross_channel::lock_tasks`.
 //= XST-08
-pub(crate) fn post(
+pub(crate) fn exp_post_send(
     qp: Handle<'_, ibv_qp>,
     wr: Chain<'_, ibv_exp_send_wr>,
     bad_wr: Out<'_, *mut ibv_exp_send_wr>,

@@ -44,7 +44,7 @@ pub(crate) extern "C" fn ibv_exp_post_send(
     post_sends(qp, wr, bad_wr, false)
 }
 
-/// Posts sends. `locked` is as for [`send::post`].
+/// Posts sends. `locked` is as for [`send::exp_post_send`].
 pub(crate) fn post_sends(
     qp: Handle<'_, ibv_qp>,
     wr: Chain<'_, ibv_exp_send_wr>,
@@ -52,7 +52,7 @@ pub(crate) fn post_sends(
     locked: bool,
 ) -> c_int {
     if !is_on() {
-        return send::post(qp, wr, bad_wr, locked);
+        return send::exp_post_send(qp, wr, bad_wr, locked);
     }
     let start = trace::now_ns();
     let qpn = number_of(qp);
@@ -63,7 +63,7 @@ pub(crate) fn post_sends(
         count += 1;
     });
     let mut bad = ptr::null_mut();
-    let result = send::post(qp, wr, Out::of(&mut bad), locked);
+    let result = send::exp_post_send(qp, wr, Out::of(&mut bad), locked);
     let count = accepted(result, wr, (bad_wr, bad), count);
     let counts = pair(count, EXPERIMENTAL);
     post_end((SEND_QUEUE, result), u64::from(qpn), counts, start);
