@@ -80,13 +80,15 @@ pub(super) fn are_handled_here(thorough: bool) -> bool {
     if !section::SUPPORTED {
         return false;
     }
+    // Without a memory region there is no handler yet, and nothing to copy. Read before the actions,
+    // because another thread may register the first region now.
+    let is_installed = INSTALLED.load(Ordering::Acquire);
     let count = if thorough { SIGNALS.len() } else { 1 };
     let handled = SIGNALS[..count]
         .iter()
         .all(|signal| action_of(*signal).is_some_and(|action| is_own_handler(&action)));
     let reached = handled && !(thorough && are_blocked());
-    // Without a memory region there is no handler yet, and nothing to copy.
-    if !reached && INSTALLED.load(Ordering::Acquire) {
+    if !reached && is_installed {
         ONCE.call_once(|| {
             notice(
                 "the program handles or blocks SIGSEGV or SIGBUS itself, so the kernel copies registered \
