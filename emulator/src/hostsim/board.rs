@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::Marks;
-use super::plan::Plan;
+use super::plan::{PROCESSES, Plan};
 use super::schedule::lock;
-use crate::{Gid, Rkey, WcStatus};
+use super::services::Service;
+use super::{Marks, connecting};
+use crate::{Gid, Qpn, Rkey, Srqn, WcStatus};
 
 /// The mark of a broker's death.
 pub(super) const BROKER_KILLED: &str = "a broker is killed";
@@ -16,7 +17,11 @@ pub(super) const BROKER_KILLED: &str = "a broker is killed";
 /// Facts that an end tells the other one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Endpoint {
-    pub(super) qpn: u32,
+    /// The queue pair that sends, and the one that receives.
+    pub(super) sender: Qpn,
+    pub(super) receiver: Qpn,
+    /// The shared receive queue of XRC.
+    pub(super) srqn: Srqn,
     pub(super) gid: Gid,
     /// Start and key of its memory.
     pub(super) addr: u64,
@@ -32,6 +37,8 @@ pub(super) struct Flow {
     pub(super) acknowledged: u32,
     /// Number of messages whose completion the receiver has seen.
     pub(super) received: u32,
+    /// The numbers of those messages, as bits.
+    pub(super) seen: u64,
     /// The failure that the sender has seen.
     pub(super) failed: Option<WcStatus>,
 }
@@ -46,10 +53,18 @@ pub(super) struct Notes {
     pub(super) flows: BTreeMap<End, Flow>,
     /// Ends whose queue pair is connected.
     pub(super) connected: BTreeSet<End>,
+    /// Ends that drop their objects.
+    pub(super) leaving: BTreeSet<End>,
     /// Ends that have done all they were to do.
     pub(super) done: BTreeSet<End>,
     /// Ends that wait for an event, and have nothing under way.
     pub(super) waiting: BTreeSet<End>,
+    /// Ends whose connection manager listens.
+    pub(super) listening: BTreeSet<End>,
+    /// Ends that wait for an event of the connection manager.
+    pub(super) managing: BTreeSet<End>,
+    /// The targets that processes have made for the ends of others.
+    pub(super) targets: BTreeMap<End, Qpn>,
     pub(super) dead: BTreeSet<usize>,
     pub(super) complaints: Vec<String>,
     pub(super) marks: Marks,
@@ -97,10 +112,40 @@ impl Board {
         self.plan.connections[connection].processes[end]
     }
 
+    /// Returns the process that makes the target of an end, if it is another one than that of the
+    /// end. Both have the same address.
+    pub(super) fn keeper_of(&self, end: End) -> Option<usize> {
+        let connection = &self.plan.connections[end.0];
+        let own = self.process_of(end);
+        let is_keeper = |other: &usize| *other != own && other % 2 == own % 2;
+        let has_keeper = connection.service == Service::Xrc && connection.is_kept;
+        (0..PROCESSES).find(is_keeper).filter(|_| has_keeper)
+    }
+
     /// Returns true if the process of an end was killed.
     pub(super) fn is_dead(&self, end: End) -> bool {
         let process = self.process_of(end);
         self.notes().dead.contains(&process)
+    }
+
+    /// Returns true if an end has done all it was to do, so that its objects may be gone.
+    pub(super) fn has_left(&self, end: End) -> bool {
+        let notes = self.notes();
+        notes.done.contains(&end) || notes.leaving.contains(&end)
+    }
+
+    /// Returns true if nothing comes from an end any more that its peer could wait for: its process
+    /// was killed, or all was sent that need not arrive.
+    pub(super) fn is_silent(&self, end: End) -> bool {
+        self.is_silent_in(&self.notes(), end)
+    }
+
+    fn is_silent_in(&self, notes: &Notes, end: End) -> bool {
+        let connection = &self.plan.connections[end.0];
+        let flow = notes.flows.get(&end).copied().unwrap_or_default();
+        let may_get_lost = !connection.service.traits().is_reliable;
+        notes.dead.contains(&self.process_of(end))
+            || may_get_lost && flow.acknowledged == connection.messages[end.1]
     }
 
     /// Returns all ends.
@@ -117,8 +162,9 @@ impl Board {
             let is_dead = |end| notes.dead.contains(&self.process_of(end));
             notes.done.contains(&end)
                 || is_dead(end)
-                // A peer that was killed sends nothing more, and no one is told.
-                || is_dead(other) && notes.waiting.contains(&end)
+                // Nothing more comes, and no one is told.
+                || self.is_silent_in(&notes, other) && notes.waiting.contains(&end)
+                || connecting::may_wait(self, &notes, end)
                 || excused.contains(&end.0)
         };
         self.ends().filter(|end| !is_settled(*end)).collect()
@@ -138,6 +184,10 @@ impl Board {
             if has_failed(end) || has_failed(other(end)) {
                 continue;
             }
+            if !self.plan.connections[end.0].service.traits().is_reliable {
+                self.check_unreliable(&notes, end, flow)?;
+                continue;
+            }
             // One that sees an acknowledgement relies on it.
             if flow.acknowledged > flow.received && is_alive(other(end)) {
                 return Err(format!(
@@ -151,6 +201,28 @@ impl Board {
                     flow.acknowledged, flow.received
                 ));
             }
+        }
+        Ok(())
+    }
+}
+
+impl Board {
+    /// Checks that nothing was lost without a reason.
+    fn check_unreliable(&self, notes: &Notes, end: End, flow: Flow) -> Result<(), String> {
+        let service = self.plan.connections[end.0].service;
+        // Packets may overtake others when a connection changes from UDP to shared memory.
+        let may_be_late = service.traits().is_ordered && !self.plan.udp;
+        let has_reason = self.plan.loss > 0
+            || may_be_late
+            || notes.marks.contains_key(BROKER_KILLED)
+            || [end, other(end)]
+                .iter()
+                .any(|end| notes.dead.contains(&self.process_of(*end)));
+        if flow.received < flow.acknowledged && !has_reason {
+            return Err(format!(
+                "end {end:?} sent {} messages, of which {} arrived",
+                flow.acknowledged, flow.received
+            ));
         }
         Ok(())
     }

@@ -12,8 +12,9 @@ use super::program;
 use super::schedule::{Process, Schedule, Shared, State, Turn, lock};
 use crate::broker::hostsim::brokers::{Brokers, expire};
 
-/// Virtual time after which a host has to be at rest, in ns. Longer than all retries.
-const LIMIT_NS: u64 = 60_000_000_000;
+/// Virtual time after which a host has to be at rest, in ns. Longer than all retries, also those of
+/// the connection manager.
+const LIMIT_NS: u64 = 200_000_000_000;
 /// Virtual time in which all that was sent has come, in ns.
 const REST_NS: u64 = 100_000_000;
 /// Virtual time for which a thread gets no processor at most, in ns. Longer than all retries, and

@@ -16,13 +16,20 @@ use std::time::Instant;
 use crate::inherited::stay_on_one_cpu;
 
 mod board;
+mod connecting;
 mod delivery;
 mod exchange;
 mod host;
+mod keeper;
+mod memory;
+mod objects;
 mod own_thread;
 mod plan;
+mod pool;
 mod program;
 mod schedule;
+mod services;
+mod verdict;
 
 use board::BROKER_KILLED;
 use host::Host;
@@ -39,14 +46,29 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 8] = [
+const EXPECTED: [&str; 23] = [
     BROKER_KILLED,
+    "a connection ends with the process of the peer",
+    "a connection is accepted",
+    "a connection is disconnected",
     "a killed process acknowledges a message that it may answer",
     "a killed process acknowledges in shared memory",
+    "a killed process acknowledges over DC",
     "a killed process acknowledges over UDP",
+    "a killed process acknowledges over XRC",
+    "a killed process acknowledges over a connection of the CM",
+    "a message arrives over DC",
+    "a message arrives over UC",
+    "a message arrives over UD",
+    "a message arrives over XRC",
     "a message of a killed process arrives",
     "a process is killed soon after it has received",
+    "a process is killed while its peer connects",
+    "a request is rejected",
+    "a second thread takes completions of a queue pair",
     "a sender sees the end of its peer",
+    "a shared receive queue reaches its limit",
+    "a target is opened that another process has made",
     "a thread gets no processor",
 ];
 

@@ -1,11 +1,11 @@
 //! The plan of a seed: processes, their connections, and what happens to them.
 
+use super::memory::MOST_MESSAGES;
+use super::services::Service;
 use crate::random::Random;
 
 /// Most processes of a host.
 pub(super) const PROCESSES: usize = 3;
-/// Bytes of memory of each end of a connection.
-pub(super) const MEMORY: usize = 64 << 10;
 
 /// The manner in which a program gets its completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,21 @@ pub(super) enum Mode {
     Descriptors,
 }
 
+/// The end of a connection that the connection manager makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The second end rejects it.
+    Reject,
+    /// The end with this number disconnects, and the other one is told.
+    Disconnect(usize),
+    /// Both disconnect.
+    DisconnectBoth,
+}
+
 /// A connection between two processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
+    pub(super) service: Service,
     pub(super) processes: [usize; 2],
     pub(super) modes: [Mode; 2],
     /// Number of messages that each end sends.
@@ -40,6 +52,13 @@ pub(super) struct Connection {
     pub(super) answers: bool,
     /// Operations beside SENDs. 0 is none.
     pub(super) mix: u32,
+    /// Receives come from a queue that the ends of a process share.
+    pub(super) pools: bool,
+    /// A third process makes the targets of XRC, if it has the address of the end.
+    pub(super) is_kept: bool,
+    pub(super) ending: Ending,
+    /// A second thread of an end takes completions, too.
+    pub(super) is_assisted: [bool; 2],
     /// An end keeps its queue pair until the other one is done, too.
     pub(super) lingers: bool,
 }
@@ -80,6 +99,49 @@ pub(super) struct Plan {
     pub(super) acts: Vec<(u64, Act)>,
 }
 
+impl Connection {
+    fn draw(below: &mut impl FnMut(usize) -> usize) -> Self {
+        let service = Service::DRAWN[below(Service::DRAWN.len())];
+        let traits = service.traits();
+        let first = below(PROCESSES);
+        let modes = [
+            Mode::Poll,
+            Mode::Poll,
+            Mode::Events,
+            Mode::Events,
+            Mode::Nap,
+            Mode::Loop,
+            Mode::Descriptors,
+        ];
+        // ACKs are delayed after eight answers in a row.
+        let answers = below(3) == 0 && traits.is_reliable;
+        let (least, most) = if answers { (8, 14) } else { (0, 12) };
+        let len = [8, 64, 1024, 2500][below(4)];
+        Self {
+            service,
+            processes: [first, (first + 1 + below(PROCESSES - 1)) % PROCESSES],
+            modes: [modes[below(7)], modes[below(7)]],
+            messages: [least + below(most), least + below(most)]
+                .map(|count| u32::try_from(count).unwrap_or(0).min(MOST_MESSAGES)),
+            len: traits.longest.min(len),
+            depth: u32::try_from(1 + below(5)).unwrap_or(1),
+            timeout: [14, 14, 12][below(3)],
+            answers,
+            mix: u32::try_from(below(8)).unwrap_or(0),
+            pools: below(2) == 0 && traits.may_pool,
+            is_kept: below(2) == 0,
+            ending: [
+                Ending::Disconnect(0),
+                Ending::Disconnect(1),
+                Ending::DisconnectBoth,
+                Ending::Reject,
+            ][below(4)],
+            is_assisted: [below(4) == 0, below(4) == 0],
+            lingers: below(2) == 0,
+        }
+    }
+}
+
 impl Plan {
     /// Draws the plan of a seed.
     pub(super) fn draw(seed: u64) -> Self {
@@ -92,33 +154,7 @@ impl Plan {
         // Seven retries are enough, but for one seed of a million.
         let loss = [0, 0, 0, 2][below(4)];
         let is_quick = below(2) == 0;
-        let connections = (0..1 + below(3)).map(|_| {
-            let first = below(PROCESSES);
-            let modes = [
-                Mode::Poll,
-                Mode::Poll,
-                Mode::Events,
-                Mode::Events,
-                Mode::Nap,
-                Mode::Loop,
-                Mode::Descriptors,
-            ];
-            // ACKs are delayed after eight answers in a row.
-            let answers = below(3) == 0;
-            let (least, most) = if answers { (8, 14) } else { (0, 12) };
-            Connection {
-                processes: [first, (first + 1 + below(PROCESSES - 1)) % PROCESSES],
-                modes: [modes[below(7)], modes[below(7)]],
-                messages: [least + below(most), least + below(most)]
-                    .map(|count| u32::try_from(count).unwrap_or(0)),
-                len: [8, 64, 1024, 2500][below(4)],
-                depth: u32::try_from(1 + below(5)).unwrap_or(1),
-                timeout: [14, 14, 12][below(3)],
-                answers,
-                mix: u32::try_from(below(8)).unwrap_or(0),
-                lingers: below(2) == 0,
-            }
-        });
+        let connections = (0..1 + below(3)).map(|_| Connection::draw(&mut below));
         let connections: Vec<_> = connections.collect();
         let strike = (below(3) == 0).then(|| {
             let sender = (below(connections.len()), below(2));
@@ -195,6 +231,18 @@ impl Plan {
                 if connection.modes[end] != Mode::Poll {
                     try_with(&|plan| plan.connections[index].modes[end] = Mode::Poll);
                 }
+            }
+            if connection.service != Service::Rc {
+                try_with(&|plan| plan.connections[index].service = Service::Rc);
+            }
+            if connection.pools {
+                try_with(&|plan| plan.connections[index].pools = false);
+            }
+            if connection.is_kept && connection.service == Service::Xrc {
+                try_with(&|plan| plan.connections[index].is_kept = false);
+            }
+            if connection.is_assisted != [false; 2] {
+                try_with(&|plan| plan.connections[index].is_assisted = [false; 2]);
             }
             if connection.answers {
                 try_with(&|plan| plan.connections[index].answers = false);

@@ -1,46 +1,35 @@
 //! The programs of simulated processes: each thread has one end of a connection (`exchange.rs`).
 
-use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::board::{Board, End};
 use super::exchange::exchange;
-use super::plan::MEMORY;
-use super::schedule::lock;
+use super::keeper::keep;
+use super::pool::Pool;
 use crate::broker::hostsim::brokers;
 use crate::config::BrokerConfig;
 use crate::sync::turn;
-use crate::{BrokerMode, Engine, EngineConfig, LinkMode};
+use crate::{BrokerMode, Context, Engine, EngineConfig, LinkMode};
 
-/// Memory of processes that have ended, which others get.
-static POOL: Mutex<Vec<&'static [AtomicU8]>> = Mutex::new(Vec::new());
-
-/// Memory of an end, until this is dropped.
-pub(super) struct Memory(pub(super) &'static [AtomicU8]);
-
-impl Memory {
-    pub(super) fn new() -> Self {
-        let pooled = lock(&POOL).pop();
-        let new = || -> &'static [AtomicU8] {
-            Vec::leak((0..MEMORY).map(|_| AtomicU8::new(0)).collect::<Vec<_>>())
-        };
-        Self(pooled.unwrap_or_else(new))
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        lock(&POOL).push(self.0);
-    }
+/// A program, which its threads share.
+#[derive(Clone)]
+pub(super) struct Program {
+    pub(super) board: Arc<Board>,
+    pub(super) engine: Engine,
+    pub(super) context: Context,
+    /// The receives that its ends share.
+    pub(super) pool: Option<Arc<Pool>>,
 }
 
 /// Runs the first thread of a process.
 pub(super) fn run(board: &Arc<Board>, process: usize, broker: BrokerConfig) {
     let ends = board.ends().filter(|end| board.process_of(*end) == process);
     let ends: Vec<_> = ends.collect();
-    let [first, others @ ..] = &ends[..] else {
+    let is_kept = |end: &End| board.keeper_of(*end) == Some(process);
+    let kept: Vec<_> = board.ends().filter(is_kept).collect();
+    if ends.is_empty() && kept.is_empty() {
         return;
-    };
+    }
     let address = u8::try_from(process % 2).unwrap_or(0);
     let spec = format!("dev={}", brokers::address(address).ip());
     let config = EngineConfig::from_specs(&[spec], BrokerMode::Auto(broker)).expect("a device");
@@ -55,19 +44,36 @@ pub(super) fn run(board: &Arc<Board>, process: usize, broker: BrokerConfig) {
         config = config.with_faults(&rule).expect("a rule");
     }
     let engine = Engine::new(config).expect("an engine");
+    let context = engine.open_device("dev").expect("a device");
+    let pool = Pool::new(board, &context, process).map(Arc::new);
+    let program = Program {
+        board: Arc::clone(board),
+        engine,
+        context,
+        pool,
+    };
     let schedule = turn::own().expect("a simulated thread");
-    for end in others {
-        let (board, engine, end) = (Arc::clone(board), engine.clone(), *end);
-        let name = name_of(end);
-        schedule.spawn(&name, Box::new(move || exchange(&board, engine, end)));
+    for end in kept {
+        let program = program.clone();
+        let name = name_of(end) + "k";
+        schedule.spawn(&name, Box::new(move || keep(&program, end)));
     }
-    exchange(board, engine.clone(), *first);
+    for end in ends.iter().skip(1) {
+        let (program, end) = (program.clone(), *end);
+        let name = name_of(end);
+        schedule.spawn(&name, Box::new(move || exchange(&program, end)));
+    }
+    if let Some(first) = ends.first() {
+        exchange(&program, *first);
+    }
     let are_done = || {
         let notes = board.notes();
-        others.iter().all(|end| notes.done.contains(end))
+        ends.iter().all(|end| notes.done.contains(end))
     };
     turn::until(None, are_done);
-    drop(engine);
+    if let Some(pool) = &program.pool {
+        pool.check_limit(board, &program.context, process);
+    }
 }
 
 /// Returns the name of the thread of an end.

@@ -72,9 +72,7 @@ impl Side {
         let pd = context.alloc_pd().unwrap();
         let channel = context.create_comp_channel().unwrap();
         let cq = context.create_cq(1024, Some(&channel), 0, 7).unwrap();
-        let addr = memory.as_ptr() as u64;
-        // SAFETY: leaked memory, accessed through atomics only.
-        let mr = unsafe { pd.reg_mr(addr, memory.len(), addr, ALL_ACCESS) }.unwrap();
+        let mr = register(&pd, memory);
         let cap = QpCap {
             max_send_wr: 128,
             max_recv_wr: 128,
@@ -190,6 +188,13 @@ impl Side {
             );
         }
     }
+}
+
+/// Registers memory with all rights.
+pub fn register(pd: &Pd, memory: &'static [std::sync::atomic::AtomicU8]) -> Mr {
+    let addr = memory.as_ptr() as u64;
+    // SAFETY: leaked memory, accessed through atomics only.
+    unsafe { pd.reg_mr(addr, memory.len(), addr, ALL_ACCESS) }.unwrap()
 }
 
 /// Two connected sides.

@@ -145,11 +145,13 @@ impl Machine for HostMachine {
     }
 
     fn sleep(&self, time: Duration) -> Result<(), BrokerError> {
+        check_life()?;
         turn::sleep(time);
         Ok(())
     }
 
     fn until_readable(&self, fd: BorrowedFd<'_>, time: Duration) -> Result<(), BrokerError> {
+        check_life()?;
         let mut waiting = [sys::poll_readable(fd)];
         sys::poll(&mut waiting, Some(time))
             .map(drop)
@@ -162,5 +164,14 @@ impl Machine for HostMachine {
 
     fn start_broker(&self, _: &[CString], _: &[CString], _: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         self.process.start_broker()
+    }
+}
+
+/// Ends the waits of a process that was killed, for which no time passes any more.
+fn check_life() -> Result<(), BrokerError> {
+    if turn::is_dead() {
+        Err(BrokerError::Lost)
+    } else {
+        Ok(())
     }
 }

@@ -1,0 +1,326 @@
+//! The verbs objects of an end, and how the service of its connection uses them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::board::{BROKER_KILLED, Board, End, Endpoint};
+use super::keeper;
+use super::memory::{Memory, place_in_turn};
+use super::plan::Connection;
+use super::pool::Pool;
+use super::program::Program;
+use super::services::Service;
+use crate::cm::CmId;
+use crate::engine::common::{ALL_ACCESS, Side, register};
+use crate::sync::turn;
+use crate::{
+    AddressVector, Ah, Cq, Datagram, DctInitAttr, Mtu, Pd, Qkey, Qp, QpAttr, QpAttrMask, QpCap,
+    QpInitAttr, QpState, Qpn, SendFlags, SendOp, SendWr, Sge, Srq, SrqInitAttr, Srqn, ToDct,
+    VerbsError, Xrcd, transition_rule,
+};
+
+/// The key of datagrams.
+const QKEY: u32 = 0x1234;
+/// The access key of DC targets.
+const KEY: u64 = 0xfeed_0001;
+/// The RNR timer of receivers: 2.56 ms, because one may get no processor for long.
+const RNR_TIMER: u8 = 16;
+/// The objects of an end.
+pub(super) struct Objects {
+    pub(super) side: Side,
+    service: Service,
+    /// The queue pair that receives, if another one sends.
+    target: Option<Qp>,
+    /// The shared queue that only this end uses.
+    srq: Option<Srq>,
+    pool: Option<Arc<Pool>>,
+    /// The address of the peer, for datagrams and DC.
+    address: Option<Ah>,
+    /// Number of receives, and the length of each.
+    receives: (u32, usize),
+    _domain: Option<Xrcd>,
+    memory: Memory,
+}
+
+impl Objects {
+    /// Makes the objects of an end.
+    pub(super) fn new(program: &Program, end: End) -> Self {
+        let plan = &program.board.plan.connections[end.0];
+        let traits = plan.service.traits();
+        let memory = Memory::new();
+        let pool = program.pool.clone().filter(|_| plan.pools);
+        let (srq, target, domain, side) = create(program, end, pool.as_deref(), &memory);
+        let all = plan.messages[1 - end.1];
+        let receives = if traits.is_reliable { plan.depth } else { all };
+        Self {
+            side,
+            service: plan.service,
+            target,
+            srq,
+            pool,
+            address: None,
+            receives: (receives.max(1), plan.len + traits.header),
+            _domain: domain,
+            memory,
+        }
+    }
+
+    /// Returns what the peer has to know.
+    pub(super) fn endpoint(&self) -> Endpoint {
+        let side = &self.side;
+        let receiver = self.target.as_ref().unwrap_or(&side.qp);
+        Endpoint {
+            sender: side.qp.qp_num(),
+            receiver: receiver.qp_num(),
+            srqn: Srqn::new(self.srq.as_ref().map_or(0, Srq::number)),
+            gid: side.gid(),
+            addr: side.mr.addr(),
+            rkey: side.mr.rkey(),
+        }
+    }
+
+    /// Connects the queue pairs, and posts the first receives.
+    pub(super) fn connect(&mut self, board: &Board, plan: &Connection, peer: &Endpoint) {
+        let to = address_of(peer);
+        if matches!(self.service, Service::Ud | Service::Dc) {
+            self.address = Some(patiently(board, || self.side.pd.create_ah(&to)));
+        }
+        let attr = |next: QpState, dest: Qpn| QpAttr {
+            qp_state: next.code(),
+            qp_access_flags: ALL_ACCESS,
+            port_num: 1,
+            qkey: QKEY,
+            path_mtu: Mtu::Mtu1024.code().into(),
+            dest_qp_num: dest.get(),
+            rq_psn: peer.sender.get(),
+            sq_psn: self.side.qp.qp_num().get(),
+            timeout: plan.timeout,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: RNR_TIMER,
+            ah_attr: to,
+            ..QpAttr::default()
+        };
+        let bring = |qp: &Qp, next: QpState, dest: Qpn| {
+            let rule = transition_rule(qp.qp_type(), qp.state(), next).expect("a transition");
+            let mask = QpAttrMask::STATE | rule.required;
+            patiently(board, || qp.modify(&attr(next, dest), mask));
+        };
+        // A target connects to the queue pair that sends, and has no RTS.
+        if let Some(target) = &self.target {
+            bring(target, QpState::Init, peer.sender);
+            bring(target, QpState::Rtr, peer.sender);
+        }
+        bring(&self.side.qp, QpState::Init, peer.receiver);
+        self.post_first_receives();
+        bring(&self.side.qp, QpState::Rtr, peer.receiver);
+        bring(&self.side.qp, QpState::Rts, peer.receiver);
+    }
+
+    /// Changes the state of the queue pair as the connection manager says.
+    pub(super) fn bring_by(&self, board: &Board, plan: &Connection, id: &CmId, next: QpState) {
+        let (attr, mask) = id.qp_attr(next).expect("a peer");
+        let attr = QpAttr {
+            qp_access_flags: ALL_ACCESS,
+            min_rnr_timer: RNR_TIMER,
+            timeout: plan.timeout,
+            ..attr
+        };
+        patiently(board, || self.side.qp.modify(&attr, mask));
+        if next == QpState::Init {
+            self.post_first_receives();
+        }
+    }
+
+    fn post_first_receives(&self) {
+        if self.pool.is_none() {
+            (0..self.receives.0).for_each(|number| self.post_receive(number.into()));
+        }
+    }
+
+    /// Posts a receive into its place.
+    pub(super) fn post_receive(&self, number: u64) {
+        if let Some(pool) = &self.pool {
+            return pool.post(number);
+        }
+        let sges = [self.side.sge(self.place_of(number), self.receives.1)];
+        let posted = match &self.srq {
+            Some(srq) => srq.recv_queue().push(number, &sges),
+            None => self.side.qp.recv_queue().push(number, &sges),
+        };
+        posted.expect("space");
+    }
+
+    fn place_of(&self, number: u64) -> usize {
+        place_in_turn(number, self.receives.0, self.receives.1)
+    }
+
+    /// Returns the content of a receive that is complete. `next` is the number of receives that
+    /// were complete before. The number of the receive must be `next`, unless others take receives
+    /// from the queue.
+    pub(super) fn received(&self, number: u64, next: u32) -> Result<Vec<u8>, String> {
+        if let Some(pool) = &self.pool {
+            return Ok(pool.bytes(number));
+        }
+        if number != u64::from(next) {
+            return Err(format!("receive {number} completes instead of {next}"));
+        }
+        Ok(self.memory.bytes(self.place_of(number), self.receives.1))
+    }
+
+    /// Returns the number of the receive that replaces one that is complete.
+    pub(super) fn next_receive(&self, number: u64) -> u64 {
+        match &self.pool {
+            Some(_) => number,
+            None => number + u64::from(self.receives.0),
+        }
+    }
+
+    /// Posts a send work request.
+    pub(super) fn post(&self, peer: &Endpoint, wr_id: u64, op: SendOp, sge: Sge) {
+        let sges = [sge];
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges: &sges,
+        };
+        let address = || self.address.as_ref().expect("it is connected");
+        let posted = self.side.qp.post_sends(|queue| match self.service {
+            Service::Rc | Service::Cm | Service::Uc => queue.push(&wr),
+            Service::Xrc => {
+                let pushed = queue.push(&wr);
+                queue.set_remote_srqn(peer.srqn);
+                pushed
+            }
+            Service::Ud => {
+                let to = Datagram {
+                    ah: address(),
+                    dest_qp: peer.receiver,
+                    qkey: Qkey::new(QKEY),
+                };
+                queue.push_datagram(&wr, to, None)
+            }
+            Service::Dc => {
+                let to = ToDct {
+                    ah: address(),
+                    dct: peer.receiver,
+                    key: KEY,
+                    stream: 0,
+                };
+                queue.push_dynamic(&wr, to, None)
+            }
+        });
+        posted.expect("space");
+    }
+}
+
+/// Repeats a call that may have to wait. After the death of a broker its address may be refused,
+/// because the kernel takes some real time to close the sockets that the broker had sent. The next
+/// broker waits for a second of virtual time, which passes sooner.
+fn patiently<T>(board: &Board, mut call: impl FnMut() -> Result<T, VerbsError>) -> T {
+    let mut attempts = 0;
+    loop {
+        let text = match call() {
+            Ok(value) => return value,
+            Err(error) => error.to_string(),
+        };
+        attempts += 1;
+        let had_kill = board.notes().marks.contains_key(BROKER_KILLED);
+        let is_in_use = text.contains("is taken by process");
+        assert!(had_kill && is_in_use && attempts < 1_000, "refused: {text}");
+        board.mark("an address is refused after the death of a broker");
+        turn::sleep(Duration::from_millis(10));
+    }
+}
+
+fn address_of(peer: &Endpoint) -> AddressVector {
+    AddressVector {
+        dgid: peer.gid,
+        is_global: true,
+        port_num: 1,
+        hop_limit: 64,
+        ..AddressVector::default()
+    }
+}
+
+/// The objects that depend on the service: a shared queue, a target, an XRC domain, and the rest.
+type Created = (Option<Srq>, Option<Qp>, Option<Xrcd>, Side);
+
+fn create(program: &Program, end: End, pool: Option<&Pool>, memory: &Memory) -> Created {
+    let plan = &program.board.plan.connections[end.0];
+    let context = program.context.clone();
+    // The target of DC writes messages to memory of its own domain.
+    let shared_pd = pool.filter(|_| plan.service == Service::Dc);
+    let pd = shared_pd.map_or_else(
+        || context.alloc_pd().expect("a domain"),
+        |pool| pool.pd.clone(),
+    );
+    let channel = context.create_comp_channel().expect("a channel");
+    let cq = context.create_cq(1024, Some(&channel), 0, 7).expect("a CQ");
+    let mr = register(&pd, memory.0);
+    let init = SrqInitAttr {
+        max_wr: 64,
+        max_sge: 1,
+        cookie: 3,
+    };
+    let (srq, target, domain) = match plan.service {
+        Service::Rc | Service::Cm | Service::Uc | Service::Ud => (None, None, None),
+        Service::Xrc => {
+            let (domain, target) = keeper::target_of(program, end);
+            let srq = domain.create_srq(&pd, &cq, init).expect("a shared queue");
+            (Some(srq), Some(target), Some(domain))
+        }
+        Service::Dc => {
+            let own = || pd.create_srq(init).expect("a shared queue");
+            let srq = pool.map_or_else(own, |pool| pool.srq.clone());
+            let target = create_dct(&pd, &cq, &srq);
+            (Some(srq), Some(target), None)
+        }
+    };
+    let of_sender = pool.filter(|_| target.is_none());
+    let qp = create_sender(plan, &pd, &cq, of_sender.map(|pool| &pool.srq));
+    let side = Side {
+        engine: program.engine.clone(),
+        context,
+        pd,
+        channel,
+        cq,
+        qp,
+        mr,
+        memory: memory.0,
+    };
+    (srq, target, domain, side)
+}
+
+fn create_dct(pd: &Pd, cq: &Cq, srq: &Srq) -> Qp {
+    let init = DctInitAttr {
+        cq: cq.clone(),
+        srq: srq.clone(),
+        key: KEY,
+        cookie: 6,
+        has_dct_events: true,
+    };
+    pd.create_dct(init).expect("a target")
+}
+
+fn create_sender(plan: &Connection, pd: &Pd, cq: &Cq, srq: Option<&Srq>) -> Qp {
+    let init = QpInitAttr {
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        srq: srq.cloned(),
+        cap: QpCap {
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        },
+        qp_type: plan.service.traits().sender,
+        sq_sig_all: false,
+        cookie: 9,
+    };
+    pd.create_qp(init).expect("a queue pair")
+}

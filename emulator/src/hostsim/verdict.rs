@@ -1,0 +1,154 @@
+//! What the completions of an end must be. The code under test does not know it.
+
+use std::sync::atomic::Ordering;
+
+use super::board::{BROKER_KILLED, other};
+use super::exchange::{ADD, Exchange, READ, SEND, bytes_of, source_of};
+use super::memory::{ADDED, GOT, READ_LEN, place_in_turn, written_at};
+use crate::{Completion, ImmOrInv, WcOpcode, WcStatus};
+
+impl Exchange {
+    /// Takes a completion.
+    pub(super) fn take(&self, completion: &Completion) {
+        let id = completion.wr_id;
+        let number = u32::try_from(id & (SEND - 1)).unwrap_or(u32::MAX);
+        if completion.status != WcStatus::Success {
+            let of_message = id & SEND != 0;
+            return self.take_failure(completion.status, of_message.then_some(number));
+        }
+        if id & SEND != 0 {
+            self.take_acknowledgement(number);
+        } else if id & (ADD | READ) != 0 {
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            self.take_other(id & ADD != 0, number);
+        } else if let Err(text) = self.take_message(completion) {
+            self.board.complain(format!("{:?}: {text}", self.end));
+        }
+    }
+
+    fn take_acknowledgement(&self, number: u32) {
+        if self.board.is_dead(other(self.end)) && self.traits.is_reliable {
+            let (udp, answers) = (self.board.plan.udp, self.plan.answers);
+            if udp && answers && number >= 8 {
+                self.board
+                    .mark("a killed process acknowledges a message that it may answer");
+            }
+            let mark = if udp {
+                "a killed process acknowledges over UDP"
+            } else {
+                "a killed process acknowledges in shared memory"
+            };
+            self.board.mark(mark);
+            self.board.mark(self.traits.outlived);
+        }
+        let text = format!("{:?} sees the acknowledgement of {number}", self.end);
+        self.board.note(text);
+        let mut notes = self.board.notes();
+        let flow = notes.flows.entry(self.end).or_default();
+        let expected = flow.acknowledged;
+        flow.acknowledged += 1;
+        if expected != number {
+            let text = format!("{:?}: completion {number} after {expected}", self.end);
+            notes.complaints.push(text);
+        }
+    }
+
+    /// Takes the result of an atomic or a READ.
+    fn take_other(&self, is_add: bool, number: u32) {
+        let side = &self.objects.side;
+        let is_right = if is_add {
+            let got = side.bytes(ADDED + place_in_turn(number.into(), 16, 8), 8);
+            got == u64::from(number).to_ne_bytes()
+        } else {
+            side.bytes(GOT, READ_LEN) == source_of(other(self.end))
+        };
+        if !is_right {
+            let text = format!("{:?}: result {number} of an atomic or READ", self.end);
+            self.board.complain(text);
+        }
+    }
+
+    /// Takes a message. It has to be one that the peer has posted, with all its bytes, and not one
+    /// that came before.
+    fn take_message(&self, completion: &Completion) -> Result<(), String> {
+        let (from, len) = (other(self.end), self.plan.len);
+        let flow = self.flows().1;
+        let receive = self.objects.received(completion.wr_id, flow.received)?;
+        let (number, bytes) = match completion.imm_or_inv {
+            ImmOrInv::Imm(imm) if completion.opcode == WcOpcode::RecvRdmaWithImm => {
+                let number = u32::from_be_bytes(imm);
+                let at = written_at(number, len);
+                (number, self.objects.side.bytes(at, len))
+            }
+            _ => {
+                let (header, bytes) = receive.split_at(self.traits.header);
+                if completion.byte_len as usize != header.len() + len {
+                    return Err(format!("a message of {} bytes", completion.byte_len));
+                }
+                let number = bytes
+                    .first_chunk()
+                    .map_or(0, |bytes| u32::from_be_bytes(*bytes));
+                (number, bytes[..len].to_vec())
+            }
+        };
+        if number >= flow.posted || bytes != bytes_of(from, number, len) {
+            return Err(format!("message {number} is not what was sent"));
+        }
+        let is_next = number == flow.received || !self.traits.is_reliable;
+        let is_later = flow.seen >> number == 0 || !self.traits.is_ordered;
+        if !is_next || !is_later || flow.seen >> number & 1 != 0 {
+            let seen = flow.seen;
+            return Err(format!("message {number} comes after {seen:b}"));
+        }
+        if self.board.is_dead(from) {
+            self.board.mark("a message of a killed process arrives");
+        }
+        self.board.mark(self.traits.arrived);
+        self.board
+            .note(format!("{:?} receives message {number}", self.end));
+        {
+            let mut notes = self.board.notes();
+            let flow = notes.flows.entry(from).or_default();
+            flow.received += 1;
+            flow.seen |= 1 << number;
+        }
+        let next = self.objects.next_receive(completion.wr_id);
+        self.objects.post_receive(next);
+        Ok(())
+    }
+
+    /// Takes a failure, with the number of the message if it is of one.
+    fn take_failure(&self, status: WcStatus, number: Option<u32>) {
+        self.board
+            .note(format!("{:?} sees {status:?} of {number:?}", self.end));
+        let (own, _) = self.flows();
+        if own.failed.is_none() {
+            // A lost acknowledgement of a process that was killed does not come again.
+            let is_lost = number.is_some_and(|number| number < own.received);
+            // So does one that both a process and its broker were to send.
+            let had_kill = self.board.notes().marks.contains_key(BROKER_KILLED);
+            if is_lost && self.board.plan.loss == 0 && !had_kill {
+                self.board.complain(format!(
+                    "{:?}: message {number:?} failed ({status:?}), but its receiver has seen it",
+                    self.end
+                ));
+            }
+            let peer = other(self.end);
+            // A peer that has all messages does not wait for READs of its memory.
+            let is_done = self.board.has_left(peer);
+            let needs_peer = number.is_none() || self.board.plan.loss > 0;
+            // Packets to a target whose creator was killed get lost until a broker knows of it.
+            let keeper = self.board.keeper_of(peer);
+            let is_dead = |process| self.board.notes().dead.contains(&process);
+            let has_no_way = had_kill && keeper.is_some_and(is_dead);
+            let may_fail = self.board.is_dead(peer) || is_done && needs_peer || has_no_way;
+            if !may_fail || !self.traits.is_reliable {
+                let text = format!("{:?}: message {number:?} failed ({status:?})", self.end);
+                self.board.complain(text);
+            }
+            self.board.mark("a sender sees the end of its peer");
+        }
+        let mut notes = self.board.notes();
+        notes.flows.entry(self.end).or_default().failed = Some(status);
+    }
+}
