@@ -159,6 +159,10 @@ mod simulated {
                 return Some(false);
             }
             own.pause(Pause::Change { time: left });
+            // One that unwinds does not hand over here, so that no time would pass.
+            if time.is_some() && own.is_dead() {
+                return Some(false);
+            }
         }
         Some(true)
     }
