@@ -66,6 +66,8 @@ pub(super) struct Notes {
     /// The targets that processes have made for the ends of others.
     pub(super) targets: BTreeMap<End, Qpn>,
     pub(super) dead: BTreeSet<usize>,
+    /// Processes that were stopped for a long time.
+    pub(super) stopped: BTreeSet<usize>,
     pub(super) complaints: Vec<String>,
     pub(super) marks: Marks,
     /// Notes of what has happened, with the time.
@@ -128,6 +130,16 @@ impl Board {
         self.notes().dead.contains(&process)
     }
 
+    /// Returns true if an end may give up its peer, because the peer was stopped for a long time, or
+    /// has given up the end.
+    pub(super) fn may_give_up(&self, end: End) -> bool {
+        let (own, peer) = (self.process_of(end), self.process_of(other(end)));
+        let notes = self.notes();
+        let has_failed = |flow: &Flow| flow.failed.is_some();
+        let gave_up = || notes.flows.get(&other(end)).is_some_and(has_failed);
+        notes.stopped.contains(&peer) || notes.stopped.contains(&own) && gave_up()
+    }
+
     /// Returns true if an end has done all it was to do, so that its objects may be gone.
     pub(super) fn has_left(&self, end: End) -> bool {
         let notes = self.notes();
@@ -135,7 +147,7 @@ impl Board {
     }
 
     /// Returns true if nothing comes from an end any more that its peer could wait for: its process
-    /// was killed, or all was sent that need not arrive.
+    /// was killed, it has given up its peer, or all was sent that need not arrive.
     pub(super) fn is_silent(&self, end: End) -> bool {
         self.is_silent_in(&self.notes(), end)
     }
@@ -145,6 +157,7 @@ impl Board {
         let flow = notes.flows.get(&end).copied().unwrap_or_default();
         let may_get_lost = !connection.service.traits().is_reliable;
         notes.dead.contains(&self.process_of(end))
+            || flow.failed.is_some()
             || may_get_lost && flow.acknowledged == connection.messages[end.1]
     }
 

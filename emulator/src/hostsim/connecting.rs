@@ -190,9 +190,15 @@ fn address_of(board: &Board, end: End) -> SocketAddr {
     SocketAddr::new(brokers::address(address).ip(), port)
 }
 
+/// Returns true if an end waits for an event of the connection manager while the process of its
+/// peer is dead. Requests are repeated for a minute.
+pub(super) fn is_left(board: &Board, notes: &Notes, end: End) -> bool {
+    let is_dead = notes.dead.contains(&board.process_of(other(end)));
+    is_dead && notes.managing.contains(&end)
+}
+
 /// Returns true if an end waits for an event of the connection manager that may not come: nothing
 /// tells of the death of a process and its broker.
 pub(super) fn may_wait(board: &Board, notes: &Notes, end: End) -> bool {
-    let is_dead = notes.dead.contains(&board.process_of(other(end)));
-    is_dead && notes.managing.contains(&end) && notes.marks.contains_key(BROKER_KILLED)
+    is_left(board, notes, end) && notes.marks.contains_key(BROKER_KILLED)
 }

@@ -17,6 +17,8 @@ use crate::{SendOp, Sge, VerbsError, sys};
 
 /// Time for which a program that polls waits for messages that may never come.
 const PATIENCE_NS: u64 = 100_000_000;
+/// Most of the time between two looks that counts. A process that is stopped sees nothing.
+const LOOK_NS: u64 = 10_000_000;
 
 /// Bits of the IDs of work requests: a message, an atomic, a READ.
 pub(super) const SEND: u64 = 1 << 32;
@@ -156,7 +158,7 @@ impl Exchange {
 
     fn run(&self) {
         let (mut posted, total) = (0, self.plan.messages[self.end.1]);
-        let mut alone_since = None;
+        let (mut alone_ns, mut looked_at) = (0, now_ns());
         loop {
             let taken = *in_turn(&self.taking);
             let (own, others) = self.flows();
@@ -178,9 +180,10 @@ impl Exchange {
             }
             // One that waits for an answer has nothing under way either.
             let is_idle = posted == self.flows().0.acknowledged && under_way() == 0;
+            let passed = now_ns() - std::mem::replace(&mut looked_at, now_ns());
             if is_idle && self.board.is_silent(other(self.end)) {
-                let now = now_ns();
-                if now - *alone_since.get_or_insert(now) > PATIENCE_NS {
+                alone_ns += passed.min(LOOK_NS);
+                if alone_ns > PATIENCE_NS {
                     return;
                 }
             }

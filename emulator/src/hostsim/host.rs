@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Marks;
 use super::board::{BROKER_KILLED, Board, End};
 use super::plan::{Act, PROCESSES, Plan};
 use super::program;
 use super::schedule::{Process, Schedule, Shared, State, Turn, lock};
+use super::{Marks, connecting};
 use crate::broker::hostsim::brokers::{Brokers, expire};
 
 /// Virtual time after which a host has to be at rest, in ns. Longer than all retries, also those of
@@ -30,6 +30,8 @@ const IDLE_DOUBLINGS: u32 = 6;
 const TURN_NS: [u64; 4] = [500, 500, 2_000, 50_000];
 /// Most of the time that a turn takes if processors are idle, in ns.
 const QUICK_TURN_NS: u64 = 700;
+/// A peer that is stopped longer may be taken for a dead one, in ns.
+const LONG_STOP_NS: u64 = 100_000_000;
 /// Number of turns that a failure tells.
 const STEPS_TOLD: usize = 120;
 
@@ -49,6 +51,8 @@ pub(super) struct Host {
     board: Arc<Board>,
     begin: u64,
     frozen: Option<Frozen>,
+    /// Time until which a process is stopped.
+    stopped_until: u64,
     /// Turn after which the process of a strike is killed.
     strike_at: Option<u64>,
     last: Option<usize>,
@@ -71,6 +75,7 @@ impl Host {
             board: Arc::new(Board::new(plan.clone(), time)),
             begin,
             frozen: None,
+            stopped_until: 0,
             strike_at: None,
             last: None,
             settled_at: begin,
@@ -123,12 +128,14 @@ impl Host {
             }
             self.strike()?;
             self.thaw()?;
+            self.resume();
             let complaint = self.board.notes().complaints.first().cloned();
             if let Some(complaint) = complaint {
                 return Err(complaint);
             }
             let now = self.schedule.shared.now_ns();
-            if !self.board.unsettled(&[]).is_empty() {
+            let is_stopped = self.schedule.stopped.is_some();
+            if is_stopped || !self.board.unsettled(&[]).is_empty() {
                 self.settled_at = now;
             } else if now - self.settled_at > REST_NS {
                 return self.board.check_flows();
@@ -214,6 +221,7 @@ impl Host {
                 self.brokers.kill()?;
             }
             Act::Freeze(number) => self.freeze(number),
+            Act::Stop(process, ns) => self.stop(process, ns),
         }
         Ok(())
     }
@@ -228,14 +236,38 @@ impl Host {
         {
             self.schedule.threads[frozen.thread].is_frozen = false;
         }
+        self.schedule.stopped.take_if(|stopped| *stopped == number);
         let result = self.schedule.kill(&process);
         self.brokers.end(&process.identity);
         result
     }
 
+    /// Stops a process, as SIGSTOP does.
+    fn stop(&mut self, process: usize, ns: u64) {
+        // Each keeps others from work, so that one of them could be blamed for the other.
+        let is_free = self.frozen.is_none() && self.schedule.stopped.is_none();
+        if is_free && self.processes.contains_key(&process) {
+            self.board.mark("a process is stopped");
+            if ns > LONG_STOP_NS {
+                self.board.notes().stopped.insert(process);
+            }
+            self.schedule.stopped = Some(process);
+            self.stopped_until = self.schedule.shared.now_ns() + ns;
+        }
+    }
+
+    /// Lets a stopped process continue when its time has come.
+    fn resume(&mut self) {
+        if self.schedule.shared.now_ns() >= self.stopped_until
+            && let Some(process) = self.schedule.stopped.take()
+        {
+            self.board.note(format!("process {process} continues"));
+        }
+    }
+
     /// Takes the processor from a thread that holds no lock.
     fn freeze(&mut self, number: usize) {
-        if self.frozen.is_some() {
+        if self.frozen.is_some() || self.schedule.stopped.is_some() {
             return;
         }
         let end = (number / 2, number % 2);
@@ -280,7 +312,9 @@ impl Host {
         let has_begun = |end: &End| self.board.notes().endpoints.contains_key(end);
         let is_kept = |end: &&End| {
             let ends = [**end, super::board::other(**end)];
-            ends.iter().all(has_begun)
+            let is_left = connecting::is_left(&self.board, &self.board.notes(), **end);
+            !is_left
+                && ends.iter().all(has_begun)
                 && ends
                     .iter()
                     .any(|end| self.board.process_of(*end) == process)
@@ -343,12 +377,13 @@ impl Host {
     /// Returns the earliest time at which a thread or a broker runs by itself.
     fn next_deadline(&self) -> Option<u64> {
         let threads = self.schedule.threads.iter();
-        let awake = threads.filter(|thread| !thread.is_frozen);
+        let awake = threads.filter(|thread| !self.schedule.is_held(thread));
         let threads = awake.filter_map(|thread| thread.deadline());
         let broker = self.brokers.next_deadline().map(|time| time.as_ns());
         let alarm = |process: &Arc<Process>| lock(&process.alarms).values().copied().min();
         let alarms = self.processes.values().filter_map(alarm);
-        threads.chain(broker).chain(alarms).min()
+        let resumed = self.schedule.stopped.map(|_| self.stopped_until);
+        threads.chain(broker).chain(alarms).chain(resumed).min()
     }
 
     fn expire_timers(&self, now: u64) {

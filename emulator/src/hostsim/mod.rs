@@ -46,7 +46,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 23] = [
+const EXPECTED: [&str; 25] = [
     BROKER_KILLED,
     "a connection ends with the process of the peer",
     "a connection is accepted",
@@ -64,8 +64,10 @@ const EXPECTED: [&str; 23] = [
     "a message of a killed process arrives",
     "a process is killed soon after it has received",
     "a process is killed while its peer connects",
+    "a process is stopped",
     "a request is rejected",
     "a second thread takes completions of a queue pair",
+    "a sender gives up a peer that is stopped",
     "a sender sees the end of its peer",
     "a shared receive queue reaches its limit",
     "a target is opened that another process has made",

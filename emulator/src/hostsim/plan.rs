@@ -7,6 +7,10 @@ use crate::random::Random;
 /// Most processes of a host.
 pub(super) const PROCESSES: usize = 3;
 
+/// Times for which a process is stopped, in ns. The last one is longer than all retries of queue
+/// pairs.
+const STOPS_NS: [u64; 3] = [5_000_000, 50_000_000, 2_000_000_000];
+
 /// The manner in which a program gets its completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -70,6 +74,8 @@ pub(super) enum Act {
     KillBroker,
     /// A thread with this number, among those of connections, gets no processor for a while.
     Freeze(usize),
+    /// A process is stopped for so many nanoseconds, and continues.
+    Stop(usize, u64),
 }
 
 /// A process that is killed soon after it has received.
@@ -167,9 +173,10 @@ impl Plan {
             }
         });
         let acts = (0..below(4)).map(|_| {
-            let act = match below(8) {
+            let act = match below(10) {
                 0..=3 => Act::Kill(below(PROCESSES)),
                 4 => Act::KillBroker,
+                5 | 6 => Act::Stop(below(PROCESSES), STOPS_NS[below(STOPS_NS.len())]),
                 _ => Act::Freeze(below(2 * connections.len())),
             };
             // Most of it happens while messages are under way.

@@ -193,6 +193,8 @@ pub(super) struct Schedule {
     pub(super) turns: u64,
     /// Number of turns after which something may have changed.
     changes: u64,
+    /// A process that is stopped.
+    pub(super) stopped: Option<usize>,
     /// All turns so far.
     pub(super) steps: Vec<Turn>,
     delivery: Delivery,
@@ -209,6 +211,7 @@ impl Schedule {
             threads: Vec::new(),
             turns: 0,
             changes: 0,
+            stopped: None,
             steps: Vec::new(),
             delivery: Delivery::new(),
         }
@@ -224,6 +227,11 @@ impl Schedule {
         self.threads.append(&mut lock(&self.shared.spawned));
     }
 
+    /// Returns true if a thread gets no processor.
+    pub(super) fn is_held(&self, thread: &Thread) -> bool {
+        thread.is_frozen || self.stopped == Some(thread.process)
+    }
+
     /// Returns the threads that can run, and if all of them look for work in vain.
     pub(super) fn runnable(&self) -> (Vec<usize>, bool) {
         let now = self.shared.now_ns();
@@ -234,7 +242,7 @@ impl Schedule {
             State::Ended => false,
         };
         let all = self.threads.iter().enumerate();
-        let ready = all.filter(|(_, thread)| !thread.is_frozen && can_run(thread));
+        let ready = all.filter(|(_, thread)| !self.is_held(thread) && can_run(thread));
         let ready: Vec<_> = ready.map(|(index, _)| index).collect();
         let is_idle = |index: &usize| {
             let state = &self.threads[*index].state;

@@ -125,9 +125,10 @@ impl Exchange {
         if own.failed.is_none() {
             // A lost acknowledgement of a process that was killed does not come again.
             let is_lost = number.is_some_and(|number| number < own.received);
+            let may_give_up = self.board.may_give_up(self.end);
             // So does one that both a process and its broker were to send.
             let had_kill = self.board.notes().marks.contains_key(BROKER_KILLED);
-            if is_lost && self.board.plan.loss == 0 && !had_kill {
+            if is_lost && self.board.plan.loss == 0 && !had_kill && !may_give_up {
                 self.board.complain(format!(
                     "{:?}: message {number:?} failed ({status:?}), but its receiver has seen it",
                     self.end
@@ -138,10 +139,18 @@ impl Exchange {
             let is_done = self.board.has_left(peer);
             let needs_peer = number.is_none() || self.board.plan.loss > 0;
             // Packets to a target whose creator was killed get lost until a broker knows of it.
+            // One that is stopped does not pass them on.
             let keeper = self.board.keeper_of(peer);
-            let is_dead = |process| self.board.notes().dead.contains(&process);
-            let has_no_way = had_kill && keeper.is_some_and(is_dead);
-            let may_fail = self.board.is_dead(peer) || is_done && needs_peer || has_no_way;
+            let passes_nothing = |process| {
+                let notes = self.board.notes();
+                had_kill && notes.dead.contains(&process) || notes.stopped.contains(&process)
+            };
+            let has_no_way = keeper.is_some_and(passes_nothing);
+            let may_fail =
+                self.board.is_dead(peer) || is_done && needs_peer || has_no_way || may_give_up;
+            if may_give_up && !self.board.is_dead(peer) {
+                self.board.mark("a sender gives up a peer that is stopped");
+            }
             if !may_fail || !self.traits.is_reliable {
                 let text = format!("{:?}: message {number:?} failed ({status:?})", self.end);
                 self.board.complain(text);
