@@ -130,8 +130,8 @@ impl Board {
         self.notes().dead.contains(&process)
     }
 
-    /// Returns true if an end may give up its peer, because the peer was stopped for a long time, or
-    /// has given up the end.
+    /// Returns true if an end may give up its peer: the peer was stopped for a long time, or has
+    /// given up the end.
     pub(super) fn may_give_up(&self, end: End) -> bool {
         let (own, peer) = (self.process_of(end), self.process_of(other(end)));
         let notes = self.notes();

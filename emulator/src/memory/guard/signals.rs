@@ -80,8 +80,8 @@ pub(super) fn are_handled_here(thorough: bool) -> bool {
     if !section::SUPPORTED {
         return false;
     }
-    // Without a memory region there is no handler yet, and nothing to copy. Read before the actions,
-    // because another thread may register the first region now.
+    // Without a memory region there is no handler yet, and nothing to copy. This is read before the
+    // actions, because another thread may register the first region now.
     let is_installed = INSTALLED.load(Ordering::Acquire);
     let count = if thorough { SIGNALS.len() } else { 1 };
     let handled = SIGNALS[..count]
