@@ -258,9 +258,11 @@ impl Host {
 
     /// Lets a stopped process continue when its time has come.
     fn resume(&mut self) {
-        if self.schedule.shared.now_ns() >= self.stopped_until
+        let now = self.schedule.shared.now_ns();
+        if now >= self.stopped_until
             && let Some(process) = self.schedule.stopped.take()
         {
+            self.settled_at = now;
             self.board.note(format!("process {process} continues"));
         }
     }
