@@ -305,7 +305,9 @@ impl Group {
                 return Vec::new();
             };
             notifier.on_reply(source.ip(), &message);
-            let slots = match gsi::gsi_targets(&message, local.ip(), services, users) {
+            let is_recovering = released_ports.is_recovering;
+            let targets = gsi::gsi_targets(&message, local.ip(), services, users, is_recovering);
+            let slots = match targets {
                 GsiTargets::Slots(slots) => slots,
                 GsiTargets::NoListener(service) => {
                     if released_ports.wait(services, (local, service), source, packet, now) {

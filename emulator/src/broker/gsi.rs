@@ -3,7 +3,8 @@
 //! A request for a service without a listener goes to any process, which rejects it. But some
 //! programs stop listening for a moment between two connections of the same peer. Others tell their
 //! peers the port before they listen. If a listener ended just now, or a process has bound the
-//! port, the request is delayed a little.
+//! port, the request is delayed a little. So it is while a new broker waits for the processes of
+//! its predecessor, of which one may listen.
 
 #![deny(clippy::disallowed_methods)]
 
@@ -37,14 +38,16 @@ pub(super) fn message_of(packet: &[u8]) -> Option<CmMessage> {
 }
 
 /// Returns the processes that a message to this address is for. A DREQ to a process that is gone is
-/// answered by any other process.
+/// answered by any other process, unless the process may be one that has not come back yet
+/// (`is_recovering`).
 pub(super) fn gsi_targets(
     message: &CmMessage,
     local: IpAddr,
     services: &Services<ProcessSlot>,
     users: &BTreeSet<ProcessSlot>,
+    is_recovering: bool,
 ) -> GsiTargets {
-    let anybody = || users.first().copied();
+    let anybody = || users.first().copied().filter(|_| !is_recovering);
     let one = match message {
         CmMessage::Req(Req { service_id, .. }) | CmMessage::SidrReq(SidrReq { service_id, .. }) => {
             let listener = services.listener(*service_id, local);
@@ -108,6 +111,8 @@ pub(super) struct DeferredRequest {
 /// Services whose listener ended just now, and delayed requests.
 #[derive(Debug, Default)]
 pub(super) struct RecentlyReleasedPorts {
+    /// The broker waits for processes of its predecessor, which may have any port.
+    pub(super) is_recovering: bool,
     services: BTreeMap<ServiceId, Time>,
     deferred: Vec<DeferredRequest>,
 }
@@ -130,8 +135,9 @@ impl RecentlyReleasedPorts {
     ) -> bool {
         let released_ports =
             |service: &ServiceId| self.services.get(service).is_some_and(|until| *until > now);
-        let expected = of_one_port(service)
-            .any(|service| released_ports(&service) || services.is_bound(service, local.ip()));
+        let expected = self.is_recovering
+            || of_one_port(service)
+                .any(|service| released_ports(&service) || services.is_bound(service, local.ip()));
         if !expected || self.deferred.len() >= MAX_WAITING {
             return false;
         }
@@ -151,8 +157,9 @@ impl RecentlyReleasedPorts {
         services: &Services<ProcessSlot>,
         now: Time,
     ) -> Vec<DeferredRequest> {
+        let is_recovering = self.is_recovering;
         let is_ready = |deferred: &mut DeferredRequest| {
-            deferred.until <= now
+            !is_recovering && deferred.until <= now
                 || services
                     .listener(deferred.service, deferred.local.ip())
                     .is_some()
@@ -160,9 +167,11 @@ impl RecentlyReleasedPorts {
         self.deferred.extract_if(.., is_ready).collect()
     }
 
-    /// Returns the time at which the next delayed request expires.
+    /// Returns the time at which the next delayed request expires. None does while the broker waits
+    /// for processes of its predecessor.
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.deferred.iter().map(|deferred| deferred.until).min()
+        let ends = self.deferred.iter().map(|deferred| deferred.until);
+        ends.min().filter(|_| !self.is_recovering)
     }
 }
 
@@ -203,10 +212,11 @@ mod tests {
         };
         assert!(services.bind(ProcessSlot::new(5), binding));
         let users = BTreeSet::from([3, 5, 7].map(ProcessSlot::new));
-        let of = |local, message| {
+        let told = |local, message, is_recovering| {
             let read = message_of(&packet(GSI_QKEY, message)).unwrap();
-            gsi_targets(&read, local, &services, &users)
+            gsi_targets(&read, local, &services, &users, is_recovering)
         };
+        let of = |local, message| told(local, message, false);
         let ask = |service_id| {
             CmMessage::SidrReq(SidrReq {
                 request_id: CommId::new(0x0900_0001),
@@ -242,7 +252,8 @@ mod tests {
             remote_qpn: Qpn::new(1),
             private_data: [0; 220],
         });
-        assert_eq!(of(here, dreq), slots(&[3]));
+        assert_eq!(of(here, dreq.clone()), slots(&[3]));
+        assert_eq!(told(here, dreq, true), slots(&[]), "its process may return");
         let gives_up = CmMessage::Rej(Rej {
             local_id: CommId::new(1),
             remote_id: CommId::new(0),
@@ -301,6 +312,22 @@ mod tests {
                 "{has:?} {asked:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_request_waits_while_processes_of_an_earlier_broker_may_listen() {
+        let local: LocalAddr = IpAddr::from([10, 0, 0, 1]).into();
+        let asked = (local, ServiceId::of_port(0x106, 7471));
+        let source = "10.0.0.2:49152".parse().unwrap();
+        let now = Time::from_ns(1);
+        let (mut waiting, services) = (RecentlyReleasedPorts::default(), Services::default());
+        waiting.is_recovering = true;
+        assert!(waiting.wait(&services, asked, source, &[1], now));
+        let late = now.plus(PATIENCE);
+        assert!(waiting.ready(&services, late).is_empty());
+        waiting.is_recovering = false;
+        assert_eq!(waiting.ready(&services, late).len(), 1);
+        assert!(!waiting.wait(&services, asked, source, &[1], now));
     }
 
     #[test]

@@ -289,7 +289,9 @@ impl Server {
     pub(super) fn turn(&mut self, now: Time, input: &Input) -> Option<Time> {
         self.extend_recovery(now);
         self.now = now;
+        self.released_ports.is_recovering = self.awaits_clients();
         self.handle(input);
+        self.released_ports.is_recovering = self.awaits_clients();
         self.tick();
         #[cfg(debug_assertions)]
         self.check_invariants();
