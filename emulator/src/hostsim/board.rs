@@ -134,10 +134,14 @@ impl Board {
     /// given up the end.
     pub(super) fn may_give_up(&self, end: End) -> bool {
         let (own, peer) = (self.process_of(end), self.process_of(other(end)));
-        let notes = self.notes();
-        let has_failed = |flow: &Flow| flow.failed.is_some();
-        let gave_up = || notes.flows.get(&other(end)).is_some_and(has_failed);
-        notes.stopped.contains(&peer) || notes.stopped.contains(&own) && gave_up()
+        let was_stopped = |process| self.notes().stopped.contains(&process);
+        was_stopped(peer) || was_stopped(own) && self.has_failed(other(end))
+    }
+
+    /// Returns true if an end has seen a failure.
+    pub(super) fn has_failed(&self, end: End) -> bool {
+        let failed = |flow: &Flow| flow.failed.is_some();
+        self.notes().flows.get(&end).is_some_and(failed)
     }
 
     /// Returns true if an end has done all it was to do, so that its objects may be gone.

@@ -82,9 +82,9 @@ fn leave(board: &Board, end: End, objects: Objects) {
     board.notes().done.insert(end);
 }
 
-/// Waits for the other end, if the plan says so.
+/// Waits for the other end, if the plan says so. One that has failed posts no receives any more.
 fn linger(board: &Board, end: End) {
-    if board.plan.connections[end.0].lingers {
+    if board.plan.connections[end.0].lingers && !board.has_failed(end) {
         board.notes().done.insert(end);
         let is_over = || board.is_dead(other(end)) || board.notes().done.contains(&other(end));
         turn::until(None, is_over);
@@ -340,7 +340,9 @@ const fn readable(fd: i32) -> libc::pollfd {
 
 /// Locks a mutex that several threads of a process use. One that waits hands over.
 fn in_turn<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    turn::until_free(|| matches!(mutex.try_lock(), Err(TryLockError::WouldBlock)));
+    turn::until(None, || {
+        !matches!(mutex.try_lock(), Err(TryLockError::WouldBlock))
+    });
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

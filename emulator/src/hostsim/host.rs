@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::board::{BROKER_KILLED, Board, End};
 use super::plan::{Act, PROCESSES, Plan};
 use super::program;
-use super::schedule::{Process, Schedule, Shared, State, Turn, lock};
+use super::schedule::{Places, Process, Schedule, Shared, State, Turn, lock};
 use super::{Marks, connecting};
 use crate::broker::hostsim::brokers::{Brokers, expire};
 
@@ -41,6 +41,15 @@ struct Frozen {
     thread: usize,
     end: End,
     until: u64,
+}
+
+/// What a run without a violation has shown.
+pub(super) struct Outcome {
+    /// All turns.
+    pub(super) turns: Vec<Turn>,
+    /// What has happened how often.
+    pub(super) marks: Marks,
+    pub(super) places: Places,
 }
 
 /// A host that runs a plan.
@@ -101,11 +110,11 @@ impl Host {
         self.processes.insert(number, process);
     }
 
-    /// Runs the plan. Returns all turns, and what has happened how often.
+    /// Runs the plan.
     ///
     /// # Errors
     /// A text that names the broken condition.
-    pub(super) fn run(mut self) -> Result<(Vec<Turn>, Marks), String> {
+    pub(super) fn run(mut self) -> Result<Outcome, String> {
         let result = self.run_acts();
         let result = result.map_err(|text| text + &self.tell_steps());
         let left: Vec<_> = self.processes.keys().copied().collect();
@@ -116,7 +125,11 @@ impl Host {
             }
         }
         let marks = self.board.notes().marks.clone();
-        result.map(|()| (self.schedule.steps, marks))
+        result.map(|()| Outcome {
+            turns: self.schedule.steps,
+            marks,
+            places: self.schedule.places,
+        })
     }
 
     fn run_acts(&mut self) -> Result<(), String> {
@@ -213,6 +226,7 @@ impl Host {
                 if self.processes.contains_key(&process) {
                     self.board.mark("a process is killed");
                     self.board.notes().dead.insert(process);
+                    self.schedule.note_death(process);
                     self.kill(process)?;
                 }
             }

@@ -34,11 +34,15 @@ mod verdict;
 use board::BROKER_KILLED;
 use host::Host;
 use plan::Plan;
+use schedule::{Places, Visits};
 
 /// Seeds of a plain test run. Emulated processors are slow.
 const SEEDS: u64 = if cfg!(target_arch = "x86_64") { 50 } else { 5 };
 /// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
 const ENV: &str = "ROCADE_HOSTSIM_ENGINES";
+
+/// Number of places that are told with their deaths.
+const PLACES_TOLD: usize = 20;
 
 /// Counts of what must happen sometimes.
 type Marks = BTreeMap<&'static str, u64>;
@@ -121,13 +125,18 @@ fn messages_outlive_processes() {
 }
 
 fn run_seeds(count: u64, first: u64) {
-    let (begin, mut marks) = (Instant::now(), Marks::new());
+    let (begin, mut marks, mut places) = (Instant::now(), Marks::new(), Places::new());
     for (done, seed) in (first..first + count).enumerate() {
         let plan = Plan::draw(seed);
         match Host::new(&plan).run() {
-            Ok((_, happened)) => {
-                for (mark, times) in happened {
+            Ok(outcome) => {
+                for (mark, times) in outcome.marks {
                     *marks.entry(mark).or_default() += times;
+                }
+                for (place, visits) in outcome.places {
+                    let all: &mut Visits = places.entry(place).or_default();
+                    all.turns += visits.turns;
+                    all.deaths += visits.deaths;
                 }
             }
             Err(error) => {
@@ -147,12 +156,28 @@ fn run_seeds(count: u64, first: u64) {
     for (mark, times) in &marks {
         println!("{times:8} x {mark}");
     }
+    print_places(&places);
     let missing = EXPECTED.iter().filter(|mark| !marks.contains_key(*mark));
     let missing: Vec<_> = missing.collect();
     assert!(
         count < SEEDS_OF_ALL || missing.is_empty(),
         "never happened in {count} seeds: {missing:?}"
     );
+}
+
+/// Prints how often processes were killed while a thread was at a place.
+fn print_places(places: &Places) {
+    let all = places.len();
+    for least in [1, 100] {
+        let at = places.values().filter(|visits| visits.deaths >= least);
+        println!("{least:8} deaths or more at {} of {all} places", at.count());
+    }
+    let mut rare: Vec<_> = places.iter().collect();
+    rare.sort_by_key(|(_, visits)| visits.deaths);
+    for (place, Visits { turns, deaths }) in rare.into_iter().take(PLACES_TOLD) {
+        let (file, line) = (place.file(), place.line());
+        println!("{deaths:8} deaths in {turns} turns at {file}:{line}");
+    }
 }
 
 /// A seed takes the same decisions twice, in all detail.
@@ -162,15 +187,16 @@ fn a_seed_repeats() {
         for seed in 1..4 {
             let plan = Plan::draw(seed);
             let run = || Host::new(&plan).run().expect("no violation");
-            let [(first, marks), (second, same_marks)] = [run(), run()];
+            let [one, other] = [run(), run()];
+            let (first, second) = (&one.turns, &other.turns);
             let differs = first
                 .iter()
-                .zip(&second)
+                .zip(second)
                 .position(|(one, other)| one != other);
-            let around = differs.map(|at| [&first, &second].map(|turns| turns[at]));
+            let around = differs.map(|at| [first, second].map(|turns| turns[at]));
             assert_eq!(around, None, "seed {seed}, turn {differs:?} of {plan:#?}");
             assert_eq!(first.len(), second.len(), "seed {seed}");
-            assert_eq!(marks, same_marks, "seed {seed}");
+            assert_eq!(one.marks, other.marks, "seed {seed}");
         }
     });
 }

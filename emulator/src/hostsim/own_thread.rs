@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::schedule::{Process, Report, Shared, lock};
 use crate::broker::hostsim::handover::{Receiver, Sender};
-use crate::sync::turn::{Pause, Schedule};
+use crate::sync::turn::{Pause, Place, Schedule};
 
 /// The reason for which the threads of a killed process unwind.
 pub(super) struct Killed;
@@ -28,6 +28,7 @@ pub(super) struct OwnThread {
     points: Cell<u64>,
     /// A thread that unwinds, because its process was killed.
     unwinds: Cell<bool>,
+    place: Cell<Option<Place>>,
 }
 
 impl OwnThread {
@@ -44,6 +45,7 @@ impl OwnThread {
             reports,
             points: Cell::new(0),
             unwinds: Cell::new(false),
+            place: Cell::new(None),
         };
         own.draw_points();
         Rc::new(own)
@@ -65,8 +67,10 @@ impl OwnThread {
     }
 
     fn hand_over(&self, pause: Pause) {
-        let locks = crate::sync::held_locks();
-        self.reports.send(Report::Paused(pause, locks));
+        // The lock that it waits for is among those.
+        let locks = crate::sync::held_locks() - usize::from(matches!(pause, Pause::Lock));
+        let place = self.place.get();
+        self.reports.send(Report::Paused(pause, locks, place));
         if self.orders.receive().is_none() {
             panic::resume_unwind(Box::new(Killed));
         }
@@ -82,10 +86,14 @@ impl OwnThread {
 }
 
 impl Schedule for OwnThread {
+    fn set_place(&self, place: Place) {
+        self.place.set(Some(place));
+    }
+
     fn pause(&self, pause: Pause) {
         self.die();
         // One that unwinds only waits for what other threads of its process hold.
-        if !self.is_dead() || matches!(pause, Pause::Change { time: None }) {
+        if !self.is_dead() || matches!(pause, Pause::Lock | Pause::Change { time: None }) {
             self.hand_over(pause);
             self.die();
         }
@@ -114,6 +122,10 @@ impl Schedule for OwnThread {
 
     fn is_dead(&self) -> bool {
         self.process.is_dead.load(Ordering::Relaxed)
+    }
+
+    fn others_hold_locks(&self) -> bool {
+        self.shared.held_by_others.load(Ordering::Relaxed) > 0
     }
 
     fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::own_thread::{Killed, OwnThread};
 use crate::broker::hostsim::brokers::HostProcess;
 use crate::broker::hostsim::handover::{Receiver, Sender, channel};
 use crate::random::Random;
-use crate::sync::turn::{self, Pause, Schedule as _};
+use crate::sync::turn::{self, Pause, Place, Schedule as _};
 use crate::sys;
 
 /// Number of rounds in which the first thread keeps what it has.
@@ -39,6 +39,8 @@ const PAUSES: [&str; 5] = [
 pub(super) struct Shared {
     pub(super) time: Arc<AtomicU64>,
     pub(super) random: Mutex<Random>,
+    /// Number of locks that threads hold, but for the running one.
+    pub(super) held_by_others: AtomicUsize,
     /// Threads that the running one has started.
     spawned: Mutex<Vec<Thread>>,
 }
@@ -96,6 +98,7 @@ impl Shared {
             reports,
             state: State::Turn,
             locks: 0,
+            place: None,
             turns: [0; 5],
             is_frozen: false,
             join: Some(join),
@@ -118,8 +121,8 @@ pub(super) struct Process {
 /// A message to the schedule from a thread that stops running.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// The thread hands over, and holds so many locks.
-    Paused(Pause, usize),
+    /// The thread hands over at a place, and holds so many locks.
+    Paused(Pause, usize, Option<Place>),
     /// The thread has ended, perhaps by a panic.
     Ended(Option<String>),
 }
@@ -134,6 +137,8 @@ pub(super) struct Thread {
     pub(super) state: State,
     /// Number of locks that it holds.
     locks: usize,
+    /// The place at which it hands over.
+    place: Option<Place>,
     /// Number of its turns, by the kind of pause after them.
     pub(super) turns: [u64; 5],
     /// A thread that gets no processor.
@@ -184,6 +189,18 @@ pub(super) struct Turn {
     kind: usize,
 }
 
+/// How often something happened at a place in the code.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Visits {
+    /// Number of turns that ended there.
+    pub(super) turns: u64,
+    /// Number of threads that were there when their process was killed.
+    pub(super) deaths: u64,
+}
+
+/// The places at which threads hand over.
+pub(super) type Places = BTreeMap<Place, Visits>;
+
 /// The threads of a host.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -197,6 +214,7 @@ pub(super) struct Schedule {
     pub(super) stopped: Option<usize>,
     /// All turns so far.
     pub(super) steps: Vec<Turn>,
+    pub(super) places: Places,
     delivery: Delivery,
 }
 
@@ -206,6 +224,7 @@ impl Schedule {
             shared: Arc::new(Shared {
                 time,
                 random: Mutex::new(Random(seed)),
+                held_by_others: AtomicUsize::new(0),
                 spawned: Mutex::default(),
             }),
             threads: Vec::new(),
@@ -213,6 +232,7 @@ impl Schedule {
             changes: 0,
             stopped: None,
             steps: Vec::new(),
+            places: Places::new(),
             delivery: Delivery::new(),
         }
     }
@@ -259,6 +279,10 @@ impl Schedule {
     pub(super) fn run(&mut self, index: usize) -> Result<(), String> {
         self.turns += 1;
         let now = self.shared.now_ns();
+        let others = self.threads.iter().enumerate();
+        let others = others.filter(|(other, thread)| *other != index && !thread.has_ended());
+        let held = others.map(|(_, thread)| thread.locks).sum();
+        self.shared.held_by_others.store(held, Ordering::Relaxed);
         let thread = &mut self.threads[index];
         let waited = matches!(thread.state, State::Change { .. });
         let orders = thread.orders.as_ref().expect("it lives");
@@ -271,16 +295,23 @@ impl Schedule {
         self.delivery.wait();
         let later = self.shared.now_ns().max(now);
         let (state, kind) = match report {
-            Report::Paused(pause, locks) => {
+            Report::Paused(pause, locks, place) => {
                 thread.locks = locks;
-                if !matches!(pause, Pause::Change { .. }) {
+                thread.place = place;
+                if let Some(place) = place {
+                    self.places.entry(place).or_default().turns += 1;
+                }
+                if !matches!(pause, Pause::Lock | Pause::Change { .. }) {
                     self.changes += 1;
                 }
                 match pause {
                     Pause::Turn => (State::Turn, 1),
                     Pause::Idle => (State::Idle, IDLE),
-                    Pause::Change { time } => {
-                        let until = end(later, time);
+                    Pause::Lock | Pause::Change { .. } => {
+                        let until = match pause {
+                            Pause::Change { time } => end(later, time),
+                            _ => u64::MAX,
+                        };
                         // One that goes on waiting has changed nothing.
                         self.changes += u64::from(!waited);
                         let since = self.changes;
@@ -336,6 +367,15 @@ impl Schedule {
     pub(super) fn may_freeze(&self, index: usize) -> bool {
         let thread = &self.threads[index];
         thread.locks == 0 && !thread.has_ended()
+    }
+
+    /// Notes the places at which the threads of a process are, because it dies now.
+    pub(super) fn note_death(&mut self, process: usize) {
+        let all = self.threads.iter();
+        let living = all.filter(|thread| thread.process == process && !thread.has_ended());
+        for place in living.filter_map(|thread| thread.place) {
+            self.places.entry(place).or_default().deaths += 1;
+        }
     }
 
     /// Kills a process at this moment: what it shares with others is cut, its threads unwind, and

@@ -1,4 +1,4 @@
-//! What the completions of an end must be. The code under test does not know it.
+//! The verdict on the completions of an end. The code under test does not know it.
 
 use std::sync::atomic::Ordering;
 

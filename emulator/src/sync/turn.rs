@@ -66,6 +66,7 @@ pub(crate) use nothing::*;
 mod simulated {
     use std::cell::RefCell;
     use std::os::fd::RawFd;
+    use std::panic::Location;
     use std::rc::Rc;
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
@@ -78,7 +79,9 @@ mod simulated {
         Turn,
         /// The thread has found nothing to do, and looks again.
         Idle,
-        /// Something that others change, a lock or a semaphore, until this time if any.
+        /// A lock that others hold.
+        Lock,
+        /// Something that others change, such as a semaphore, until this time if any.
         Change { time: Option<Duration> },
         /// Descriptors, until this time if any.
         Ready {
@@ -87,8 +90,14 @@ mod simulated {
         },
     }
 
+    /// A place in the code at which threads hand over.
+    pub(crate) type Place = &'static Location<'static>;
+
     /// The schedule of a host, seen by one of its threads.
     pub(crate) trait Schedule {
+        /// Notes the place at which the thread hands over next.
+        fn set_place(&self, place: Place);
+
         /// Hands over, and returns when the thread runs again. Unwinds if its process was killed.
         fn pause(&self, pause: Pause);
 
@@ -103,6 +112,9 @@ mod simulated {
 
         /// Returns true if the process was killed.
         fn is_dead(&self) -> bool;
+
+        /// Returns true if another thread of the host holds a lock.
+        fn others_hold_locks(&self) -> bool;
 
         /// Starts a thread of the same process.
         fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>);
@@ -131,25 +143,42 @@ mod simulated {
         OWN.try_with(|own| own.try_borrow().ok()?.clone()).ok()?
     }
 
+    /// Returns the schedule of the calling thread, which hands over here.
+    #[track_caller]
+    fn own_here() -> Option<Rc<dyn Schedule>> {
+        let own = own()?;
+        own.set_place(Location::caller());
+        Some(own)
+    }
+
     /// Hands over now and then.
+    #[track_caller]
     pub(crate) fn point() {
-        if let Some(own) = own() {
+        if let Some(own) = own_here() {
             own.point();
         }
     }
 
     /// Hands over until a lock is free.
+    #[track_caller]
     pub(crate) fn until_free(is_locked: impl Fn() -> bool) {
         while is_locked() {
-            let Some(own) = own() else { return };
-            own.pause(Pause::Change { time: None });
+            let Some(own) = own_here() else { return };
+            if own.others_hold_locks() {
+                own.pause(Pause::Lock);
+            } else {
+                // A test beside this one has it.
+                std::thread::yield_now();
+            }
         }
     }
 
     /// Hands over until `is_done`, or for this time. Returns if it is done, or `None` outside of a
     /// simulation.
+    #[track_caller]
     pub(crate) fn until(time: Option<Duration>, mut is_done: impl FnMut() -> bool) -> Option<bool> {
-        let own = own()?;
+        let own = own_here()?;
+        let here = Location::caller();
         let now = || own.time().load(std::sync::atomic::Ordering::Relaxed);
         let end = time.map(|time| now().saturating_add(ns(time)));
         own.point();
@@ -158,6 +187,7 @@ mod simulated {
             if left.is_some_and(|left| left.is_zero()) {
                 return Some(false);
             }
+            own.set_place(here);
             own.pause(Pause::Change { time: left });
             // One that unwinds does not hand over here, so that no time would pass.
             if time.is_some() && own.is_dead() {
@@ -169,8 +199,9 @@ mod simulated {
 
     /// Hands over until a descriptor is ready. Returns the time for which a system call still has
     /// to wait for the descriptors.
+    #[track_caller]
     pub(crate) fn wait_for(fds: &[libc::pollfd], time: Option<Duration>) -> Option<Duration> {
-        let Some(own) = own() else { return time };
+        let Some(own) = own_here() else { return time };
         if time.is_none_or(|time| !time.is_zero()) {
             let fds = fds.to_vec();
             own.pause(Pause::Ready { fds, time });
@@ -194,14 +225,16 @@ mod simulated {
     }
 
     /// Yields the processor.
+    #[track_caller]
     pub(crate) fn yield_now() {
-        match own() {
+        match own_here() {
             Some(own) => own.pause(Pause::Idle),
             None => std::thread::yield_now(),
         }
     }
 
     /// Sleeps.
+    #[track_caller]
     pub(crate) fn sleep(time: Duration) {
         if until(Some(time), || false).is_none() {
             std::thread::sleep(time);
