@@ -43,11 +43,11 @@ struct Frozen {
     until: u64,
 }
 
-/// What a run without a violation has shown.
+/// The result of a run without a violation.
 pub(super) struct Outcome {
     /// All turns.
     pub(super) turns: Vec<Turn>,
-    /// What has happened how often.
+    /// Counts of what has happened.
     pub(super) marks: Marks,
     pub(super) places: Places,
 }

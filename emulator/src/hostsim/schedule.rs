@@ -189,7 +189,7 @@ pub(super) struct Turn {
     kind: usize,
 }
 
-/// How often something happened at a place in the code.
+/// Counts of what happened at a place in the code.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Visits {
     /// Number of turns that ended there.
