@@ -20,6 +20,9 @@ const PATIENCE_NS: u64 = 100_000_000;
 /// Most of the time between two looks that counts. A process that is stopped sees nothing.
 const LOOK_NS: u64 = 10_000_000;
 
+/// Most doublings of a nap.
+const NAP_DOUBLINGS: u32 = 6;
+
 /// Bits of the IDs of work requests: a message, an atomic, a READ.
 pub(super) const SEND: u64 = 1 << 32;
 pub(super) const ADD: u64 = 1 << 33;
@@ -146,12 +149,15 @@ impl Exchange {
 
     /// Takes completions of the same CQ as the first thread, and posts the next receives.
     fn assist(&self) {
+        let mut in_vain = 0;
         while !self.is_over.load(Ordering::Relaxed) {
             if self.take_one() {
+                in_vain = 0;
                 self.board
                     .mark("a second thread takes completions of a queue pair");
             } else {
-                self.nap();
+                Self::nap(in_vain);
+                in_vain += 1;
             }
         }
     }
@@ -268,7 +274,7 @@ impl Exchange {
         let has_taken = || self.take_one() || *in_turn(&self.taking) != taken;
         match self.plan.modes[self.end.1] {
             Mode::Poll => turn::yield_now(),
-            Mode::Nap => self.nap(),
+            Mode::Nap => Self::nap(0),
             Mode::Events | Mode::Loop => {
                 cq.req_notify(false).expect("a channel");
                 if !has_taken() {
@@ -284,14 +290,16 @@ impl Exchange {
         }
     }
 
-    fn nap(&self) {
+    /// Sleeps, for longer after many looks in vain.
+    fn nap(in_vain: u32) {
         let schedule = turn::own().expect("a simulated thread");
         let limit = match schedule.random() % 3 {
             0 => 20_000,
             1 => 300_000,
             _ => 5_000_000,
         };
-        turn::sleep(Duration::from_nanos(schedule.random() % limit));
+        let ns = schedule.random() % limit << (in_vain / 16).min(NAP_DOUBLINGS);
+        turn::sleep(Duration::from_nanos(ns));
     }
 
     /// Waits, and notes it if nothing is under way.
