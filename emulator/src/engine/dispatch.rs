@@ -111,7 +111,10 @@ impl<'e> Dispatch<'e> {
         mut packets: impl Iterator<Item = FastPathPacket<'p>>,
         is_accepted: impl FnOnce(&mut TxState) -> bool,
     ) {
-        let Some(first) = packets.next().filter(|_| !self.hooked) else {
+        if self.engine.links.hooks.is_active() {
+            return;
+        }
+        let Some(first) = packets.next() else {
             return;
         };
         let now = self.cx.now;

@@ -163,11 +163,9 @@ fn trace_received<'p>(meta: &PacketMeta, packet: impl Inbound<'p>) {
         return;
     }
     if let Some(fast) = packet.fast_path() {
-        let aeth = match fast.operation() {
-            Operation::Acknowledge => fast.body().first_chunk().copied().unwrap_or_default(),
-            _ => [0; 4],
-        };
-        let aeth = u32::from_be_bytes(aeth);
+        let has_aeth = fast.operation() == Operation::Acknowledge;
+        let aeth = fast.body().first_chunk().filter(|_| has_aeth);
+        let aeth = aeth.copied().map_or(0, u32::from_be_bytes);
         trace::received(&fast.bth(), meta.destination, packet.len(), aeth);
     } else if let Ok(whole) = packet.whole() {
         let aeth = whole.headers().aeth.map_or([0; 4], |aeth| aeth.to_bytes());

@@ -130,12 +130,10 @@ impl Board {
         self.notes().dead.contains(&process)
     }
 
-    /// Returns true if an end may give up its peer: the peer was stopped for a long time, or has
-    /// given up the end.
-    pub(super) fn may_give_up(&self, end: End) -> bool {
-        let (own, peer) = (self.process_of(end), self.process_of(other(end)));
-        let was_stopped = |process| self.notes().stopped.contains(&process);
-        was_stopped(peer) || was_stopped(own) && self.has_failed(other(end))
+    /// Returns true if the process of an end was stopped for so long that its peer may give it up.
+    pub(super) fn was_stopped(&self, end: End) -> bool {
+        let process = self.process_of(end);
+        self.notes().stopped.contains(&process)
     }
 
     /// Returns true if an end has seen a failure.

@@ -192,9 +192,15 @@ fn address_of(board: &Board, end: End) -> SocketAddr {
 
 /// Returns true if an end waits for an event of the connection manager while the process of its
 /// peer is dead. Requests are repeated for a minute.
-pub(super) fn is_left(board: &Board, notes: &Notes, end: End) -> bool {
+fn is_left(board: &Board, notes: &Notes, end: End) -> bool {
     let is_dead = notes.dead.contains(&board.process_of(other(end)));
     is_dead && notes.managing.contains(&end)
+}
+
+/// Returns true if an end may wait for an event of the connection manager for longer than a thread
+/// gets no processor: a message got lost, which is repeated after nine seconds.
+pub(super) fn may_wait_long(board: &Board, notes: &Notes, end: End) -> bool {
+    is_left(board, notes, end) || board.plan.loss > 0 && notes.managing.contains(&end)
 }
 
 /// Returns true if an end waits for an event of the connection manager that may not come: nothing

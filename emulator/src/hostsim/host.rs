@@ -328,8 +328,8 @@ impl Host {
         let has_begun = |end: &End| self.board.notes().endpoints.contains_key(end);
         let is_kept = |end: &&End| {
             let ends = [**end, super::board::other(**end)];
-            let is_left = connecting::is_left(&self.board, &self.board.notes(), **end);
-            !is_left
+            let may_wait = connecting::may_wait_long(&self.board, &self.board.notes(), **end);
+            !may_wait
                 && ends.iter().all(has_begun)
                 && ends
                     .iter()

@@ -125,10 +125,10 @@ impl Exchange {
         if own.failed.is_none() {
             // A lost acknowledgement of a process that was killed does not come again.
             let is_lost = number.is_some_and(|number| number < own.received);
-            let may_give_up = self.board.may_give_up(self.end);
+            let was_stopped = self.board.was_stopped(other(self.end));
             // So does one that both a process and its broker were to send.
             let had_kill = self.board.notes().marks.contains_key(BROKER_KILLED);
-            if is_lost && self.board.plan.loss == 0 && !had_kill && !may_give_up {
+            if is_lost && self.board.plan.loss == 0 && !had_kill && !was_stopped {
                 self.board.complain(format!(
                     "{:?}: message {number:?} failed ({status:?}), but its receiver has seen it",
                     self.end
@@ -146,9 +146,13 @@ impl Exchange {
                 had_kill && notes.dead.contains(&process) || notes.stopped.contains(&process)
             };
             let has_no_way = keeper.is_some_and(passes_nothing);
-            let may_fail =
-                self.board.is_dead(peer) || is_done && needs_peer || has_no_way || may_give_up;
-            if may_give_up && !self.board.is_dead(peer) {
+            // One that has failed takes no messages any more.
+            let may_fail = self.board.is_dead(peer)
+                || is_done && needs_peer
+                || has_no_way
+                || was_stopped
+                || self.board.has_failed(peer);
+            if was_stopped && !self.board.is_dead(peer) {
                 self.board.mark("a sender gives up a peer that is stopped");
             }
             if !may_fail || !self.traits.is_reliable {

@@ -216,7 +216,21 @@ impl SendPoster<'_> {
         let operands = match wr.op {
             SendOp::Send { .. } | SendOp::Write { imm: None, .. } => Operands::Calc(calc),
             SendOp::Read { .. } => Operands::Reduce(Reduction::new(calc)),
-            _ => return Err(VerbsError::Post(PostError::UnsupportedOpcode)),
+            SendOp::Write { imm: Some(_), .. }
+            | SendOp::SendInv { .. }
+            | SendOp::CmpSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::Masked { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::Bind(_)
+            | SendOp::Invalidate { .. }
+            | SendOp::Fill
+            | SendOp::Nop
+            | SendOp::Wait
+            | SendOp::Enable => {
+                return Err(VerbsError::Post(PostError::UnsupportedOpcode));
+            }
         };
         let len = |sge: &Sge| u64::from(sge.len);
         let total = data.map_or_else(|| wr.sges.iter().map(len).sum(), |data| data.len() as u64);

@@ -112,12 +112,11 @@ impl Qp {
             None => Receives::Own,
         };
         let config = config(&pd, init.qp_type, init.cap, init.sq_sig_all);
-        let raw = match init.qp_type {
-            QpType::RawPacket => {
-                let port = pd.context.engine.raw_port(&pd.context.hca)?;
-                Some(Box::new(RawState::new(port)))
-            }
-            _ => None,
+        let raw = if init.qp_type == QpType::RawPacket {
+            let port = pd.context.engine.raw_port(&pd.context.hca)?;
+            Some(Box::new(RawState::new(port)))
+        } else {
+            None
         };
         let parts = QpResources {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),

@@ -84,13 +84,16 @@ fn send_cause(report: &FailureReport<'_>, send: &FailedSend) -> Reason {
     match send.status {
         WcStatus::LocLenErr => length_cause(report, send),
         WcStatus::LocProtErr => key_cause("lkey", report.key.as_ref(), None),
-        WcStatus::LocQpOpErr => match send.op {
-            SendOp::Invalidate { rkey } => Reason::new(
-                format!("the key {:#x} cannot be invalidated", rkey.get()),
-                "only a type 2 memory window or an indirect key of the same domain can be",
-            ),
-            _ => Reason::new("the queue pair cannot execute it", ""),
-        },
+        WcStatus::LocQpOpErr => {
+            if let SendOp::Invalidate { rkey } = send.op {
+                Reason::new(
+                    format!("the key {:#x} cannot be invalidated", rkey.get()),
+                    "only a type 2 memory window or an indirect key of the same domain can be",
+                )
+            } else {
+                Reason::new("the queue pair cannot execute it", "")
+            }
+        }
         WcStatus::MwBindErr => Reason::new(
             "the key, the rights or the range do not fit the memory region",
             "the region needs IBV_ACCESS_MW_BIND, and IBV_ACCESS_LOCAL_WRITE for a window that \

@@ -224,7 +224,12 @@ fn create_as(
             let recv_cq = cq::optional(init.recv_cq())?;
             recv_cq.unwrap_or_else(|| send_cq.clone())
         }
-        _ => cq::optional(init.recv_cq())?.ok_or_else(no_cq)?,
+        QpType::Rc
+        | QpType::Uc
+        | QpType::Ud
+        | QpType::RawPacket
+        | QpType::XrcRecv
+        | QpType::DcTarget => cq::optional(init.recv_cq())?.ok_or_else(no_cq)?,
     };
     let srq = match init.srq().some() {
         Some(srq) => Some(srq.get()?.inner().srq().clone()),

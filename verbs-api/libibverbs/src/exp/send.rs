@@ -44,9 +44,10 @@ pub(crate) fn exp_post_send(
         let counts = state.exp_attr().cross_channel != 0 && !locked;
         let _tasks = counts.then(cross_channel::lock_tasks);
         // Queried before the send queue is locked.
-        let own_key = match state.qp_type() {
-            QpType::DcInitiator => state.qp().query().0.dc_key,
-            _ => 0,
+        let own_key = if state.qp_type() == QpType::DcInitiator {
+            state.qp().query().0.dc_key
+        } else {
+            0
         };
         let posted = state
             .qp()
