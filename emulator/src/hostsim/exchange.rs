@@ -298,8 +298,8 @@ impl Exchange {
             1 => 300_000,
             _ => 5_000_000,
         };
-        let ns = schedule.random() % limit << (in_vain / 16).min(NAP_DOUBLINGS);
-        turn::sleep(Duration::from_nanos(ns));
+        let limit = limit << (in_vain / 16).min(NAP_DOUBLINGS);
+        turn::sleep(Duration::from_nanos(schedule.random() % limit));
     }
 
     /// Waits, and notes it if nothing is under way.
