@@ -435,6 +435,27 @@ mod tests {
         }
     }
 
+    /// A program that is still being set up, and has not called for an event, is told of events
+    /// only: UCX aborts otherwise.
+    #[test]
+    fn packets_wake_no_program_before_its_first_call_for_an_event() {
+        let (a, b) = common::pair("127.4.0.67", "127.4.0.68", 64);
+        sys::set_nonblocking(a.channel.fd());
+        let loops = &a.engine.inner.scheduler.event_loops;
+        let is_owner = || loops.owner.lock().is_some();
+        a.cq.req_notify(false).expect("a channel");
+        assert!(!is_owner());
+        send_until_readable(&a, &b);
+        assert!(!is_owner());
+        assert!(!a.cq.is_empty(), "the background thread has received");
+        take(&a, &b);
+        let begin = Instant::now();
+        while !is_owner() {
+            assert!(begin.elapsed() < LIMIT, "it never gets the sockets");
+            a.cq.req_notify(false).expect("a channel");
+        }
+    }
+
     /// Wake-ups without an event end, and begin again after a while.
     #[test]
     fn packets_of_other_channels_do_not_wake_an_event_loop_for_long() {
@@ -442,6 +463,7 @@ mod tests {
         sys::set_nonblocking(a.channel.fd());
         let loops = &a.engine.inner.scheduler.event_loops;
         let is_owner = || loops.owner.lock().is_some();
+        assert!(a.channel.get_event().is_err());
         a.cq.req_notify(false).expect("a channel");
         let begin = Instant::now();
         while !is_owner() {

@@ -155,7 +155,7 @@ impl Cq {
             return Ok(());
         };
         match events.outer() {
-            Some(outer) if events.is_nonblocking() => {
+            Some(outer) if events.is_in_loop() => {
                 engine.watch_in_loop(outer, ChannelKind::Completions, false);
             }
             outer => {

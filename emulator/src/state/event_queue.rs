@@ -39,6 +39,8 @@ pub(crate) struct EventQueue<T> {
     ended: AtomicBool,
     /// Time at which a call for an event last began to wait, in ns. 0 for never.
     waited_at: AtomicU64,
+    /// The program has called for an event.
+    was_asked: AtomicBool,
     queue: Mutex<Queue<T>, rank::Events>,
 }
 
@@ -107,6 +109,7 @@ impl<T> EventQueue<T> {
             semaphore: EventSemaphore::new()?,
             ended: AtomicBool::new(false),
             waited_at: AtomicU64::new(0),
+            was_asked: AtomicBool::new(false),
             queue: Mutex::new(Queue {
                 events: VecDeque::new(),
                 is_reserved: false,
@@ -133,6 +136,13 @@ impl<T> EventQueue<T> {
     /// Returns true if the program has set `O_NONBLOCK`.
     pub(crate) fn is_nonblocking(&self) -> bool {
         sys::is_nonblocking(self.raw_fd())
+    }
+
+    /// Returns true if the program waits for the descriptor in an event loop: it has set
+    /// `O_NONBLOCK`, and has called for an event before. A program that is still being set up may
+    /// not be ready for a descriptor that is readable without an event.
+    pub(crate) fn is_in_loop(&self) -> bool {
+        self.was_asked.load(Ordering::Relaxed) && self.is_nonblocking()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -265,6 +275,7 @@ impl<T> EventQueue<T> {
         is_receiver: impl FnOnce(&Arc<Epoll>) -> bool,
         receive: impl FnOnce(),
     ) -> Result<Option<T>, VerbsError> {
+        self.was_asked.store(true, Ordering::Relaxed);
         if let Some(event) = self.try_pop(&on_take) {
             return Ok(Some(event));
         }
