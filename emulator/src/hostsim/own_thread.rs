@@ -68,7 +68,7 @@ impl OwnThread {
 
     fn hand_over(&self, pause: Pause) {
         // The lock that it waits for is among those.
-        let locks = crate::sync::held_locks() - usize::from(matches!(pause, Pause::Lock));
+        let locks = crate::sync::held_locks() - usize::from(matches!(pause, Pause::Lock { .. }));
         let place = self.place.get();
         self.reports.send(Report::Paused(pause, locks, place));
         if self.orders.receive().is_none() {
@@ -93,7 +93,8 @@ impl Schedule for OwnThread {
     fn pause(&self, pause: Pause) {
         self.die();
         // One that unwinds only waits for what other threads of its process hold.
-        if !self.is_dead() || matches!(pause, Pause::Lock | Pause::Change { time: None }) {
+        if !self.is_dead() || matches!(pause, Pause::Lock { .. } | Pause::Change { time: None, .. })
+        {
             self.hand_over(pause);
             self.die();
         }

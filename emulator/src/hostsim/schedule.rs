@@ -284,7 +284,6 @@ impl Schedule {
         let held = others.map(|(_, thread)| thread.locks).sum();
         self.shared.held_by_others.store(held, Ordering::Relaxed);
         let thread = &mut self.threads[index];
-        let waited = matches!(thread.state, State::Change { .. });
         let orders = thread.orders.as_ref().expect("it lives");
         assert!(orders.send(()), "it lives");
         let end = |from: u64, time: Option<Duration>| {
@@ -301,19 +300,15 @@ impl Schedule {
                 if let Some(place) = place {
                     self.places.entry(place).or_default().turns += 1;
                 }
-                if !matches!(pause, Pause::Lock | Pause::Change { .. }) {
-                    self.changes += 1;
-                }
+                self.changes += u64::from(pause.may_follow_a_change());
                 match pause {
                     Pause::Turn => (State::Turn, 1),
                     Pause::Idle => (State::Idle, IDLE),
-                    Pause::Lock | Pause::Change { .. } => {
+                    Pause::Lock { .. } | Pause::Change { .. } => {
                         let until = match pause {
-                            Pause::Change { time } => end(later, time),
+                            Pause::Change { time, .. } => end(later, time),
                             _ => u64::MAX,
                         };
-                        // One that goes on waiting has changed nothing.
-                        self.changes += u64::from(!waited);
                         let since = self.changes;
                         (State::Change { since, until }, 3)
                     }

@@ -79,15 +79,27 @@ mod simulated {
         Turn,
         /// The thread has found nothing to do, and looks again.
         Idle,
-        /// A lock that others hold.
-        Lock,
-        /// Something that others change, such as a semaphore, until this time if any.
-        Change { time: Option<Duration> },
+        /// A lock that others hold. The thread has done nothing since its last pause if it waits
+        /// `again`.
+        Lock { again: bool },
+        /// Something that others change, such as a semaphore, until this time if any. `again` is as
+        /// above.
+        Change { time: Option<Duration>, again: bool },
         /// Descriptors, until this time if any.
         Ready {
             fds: Vec<libc::pollfd>,
             time: Option<Duration>,
         },
+    }
+
+    impl Pause {
+        /// Returns true if the thread may have changed something since its last pause.
+        pub(crate) const fn may_follow_a_change(&self) -> bool {
+            !matches!(
+                self,
+                Self::Lock { again: true } | Self::Change { again: true, .. }
+            )
+        }
     }
 
     /// A place in the code at which threads hand over.
@@ -162,10 +174,12 @@ mod simulated {
     /// Hands over until a lock is free.
     #[track_caller]
     pub(crate) fn until_free(is_locked: impl Fn() -> bool) {
+        let mut again = false;
         while is_locked() {
             let Some(own) = own_here() else { return };
             if own.others_hold_locks() {
-                own.pause(Pause::Lock);
+                own.pause(Pause::Lock { again });
+                again = true;
             } else {
                 // A test beside this one has it.
                 std::thread::yield_now();
@@ -182,13 +196,15 @@ mod simulated {
         let now = || own.time().load(std::sync::atomic::Ordering::Relaxed);
         let end = time.map(|time| now().saturating_add(ns(time)));
         own.point();
+        let mut again = false;
         while !is_done() {
             let left = end.map(|end| Duration::from_nanos(end.saturating_sub(now())));
             if left.is_some_and(|left| left.is_zero()) {
                 return Some(false);
             }
             own.set_place(here);
-            own.pause(Pause::Change { time: left });
+            own.pause(Pause::Change { time: left, again });
+            again = true;
             // One that unwinds does not hand over here, so that no time would pass.
             if time.is_some() && own.is_dead() {
                 return Some(false);
