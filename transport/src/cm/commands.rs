@@ -101,6 +101,7 @@ impl Cm {
     pub fn ready(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
         let conn = self.conn(id, &[ConnState::RepRcvd, ConnState::MraRepSent])?;
         let (tid, remote_id) = (conn.tid, conn.remote_id);
+        let early_dreq = conn.early_dreq.take();
         let message = CmMessage::Rtu(Rtu {
             local_id: id,
             remote_id,
@@ -108,6 +109,9 @@ impl Cm {
         });
         self.enter(now, id, ConnState::Established);
         self.send_and_keep(id, tid, message);
+        if let Some(tid) = early_dreq {
+            self.note_disconnect(now, id, tid);
+        }
         Ok(())
     }
 

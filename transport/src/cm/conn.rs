@@ -101,6 +101,8 @@ pub(super) struct Conn {
     pub(super) is_abandoned: bool,
     /// The peer was sent a DREQ whose answer the owner does not wait for, and has not answered.
     pub(super) is_disconnecting: bool,
+    /// The transaction of a DREQ that came before the owner has confirmed the peer's REP.
+    pub(super) early_dreq: Option<TransactionId>,
 }
 
 impl Conn {
@@ -126,6 +128,7 @@ impl Conn {
             is_repeated: false,
             is_abandoned: false,
             is_disconnecting: false,
+            early_dreq: None,
         }
     }
 

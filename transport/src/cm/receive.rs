@@ -308,16 +308,17 @@ impl Cm {
             | ConnState::RepSent
             | ConnState::MraRepRcvd
             | ConnState::DreqSent => {
-                conn.tid = tid;
-                conn.resend = None;
                 if conn.is_abandoned {
+                    conn.tid = tid;
+                    conn.resend = None;
                     // No owner is left to answer.
                     self.send_drep(route, tid, dreq);
                     return self.enter(now, id, ConnState::TimeWait);
                 }
-                self.enter(now, id, ConnState::DreqRcvd);
-                self.raise(id, CmEvent::Disconnect { id });
+                self.note_disconnect(now, id, tid);
             }
+            // The owner confirms the connection first. The peer may be gone, and not repeat it.
+            ConnState::RepRcvd | ConnState::MraRepSent => conn.early_dreq = Some(tid),
             ConnState::TimeWait => {
                 self.on_peer_disconnected(id);
                 self.count(|counters| &mut counters.rx_duplicates);
@@ -327,6 +328,16 @@ impl Cm {
             ConnState::Idle => self.send_drep(route, tid, dreq),
             _ => self.count(unsolicited),
         }
+    }
+
+    /// Tells the owner that the peer ends the connection. Its answer has the transaction `tid`.
+    pub(super) fn note_disconnect(&mut self, now: Time, id: CommId, tid: TransactionId) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.tid = tid;
+            conn.resend = None;
+        }
+        self.enter(now, id, ConnState::DreqRcvd);
+        self.raise(id, CmEvent::Disconnect { id });
     }
 
     fn send_drep(&mut self, route: CmRoute, tid: TransactionId, dreq: &Dreq) {

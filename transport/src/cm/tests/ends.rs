@@ -149,6 +149,23 @@ fn a_dreq_names_the_queue_pair() {
     assert_eq!(pair.b.poll_event(), Some(CmEvent::Disconnect { id: b }));
 }
 
+/// Checks the case of a peer that has died after its REP, whose DREQ is not repeated.
+//= CM-ST-03 type=test
+#[test]
+fn a_dreq_before_the_confirmation_counts_after_it() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.replied();
+    pair.send_to_a(dreq(b, a, 0x11));
+    assert_eq!((pair.a.poll_event(), pair.a.poll_transmit()), (None, None));
+    pair.a.ready(pair.now, a, &[]).unwrap();
+    assert!(matches!(pair.said_by_a(), CmMessage::Rtu(_)));
+    assert_eq!(pair.a.poll_event(), Some(CmEvent::Disconnect { id: a }));
+    pair.a.reply_to_disconnect(pair.now, a, &[]).unwrap();
+    assert!(matches!(pair.said_by_a(), CmMessage::Drep(_)));
+    pair.pass(TIMEWAIT);
+    assert_eq!(pair.a.poll_event(), Some(CmEvent::TimewaitExit { id: a }));
+}
+
 //= CM-ST-03 type=test
 #[test]
 fn both_may_disconnect_at_once() {
