@@ -6,12 +6,12 @@ use std::{
 };
 
 use rocade_tests::{
-    harness::{Pingpong, Rig, free_port, qp_numbers},
+    harness::{Pingpong, Rig, qp_numbers},
     or_skip,
 };
 
 use crate::{
-    LIMIT, LINKS, PERFTEST,
+    LIMIT, PERFTEST,
     endless::{EndlessPair, wait_progress},
 };
 
@@ -47,18 +47,6 @@ fn assert_gave_up(output: &str, took: Duration) {
         took < LATEST + LIMIT / 2,
         "gave up after {took:?}\n{output}"
     );
-}
-
-#[test]
-fn the_peer_of_a_killed_process_gives_up_in_time() {
-    for link in LINKS {
-        gives_up_in_time(&or_skip!(Rig::loopback(PERFTEST)).with_link(link));
-    }
-}
-
-fn gives_up_in_time(rig: &Rig) {
-    let (output, took) = victims(rig).kill_server();
-    assert_gave_up(&output, took);
 }
 
 /// Returns the process slots of the QPs' owners: the upper 8 bits of the QP numbers.
@@ -132,23 +120,4 @@ fn wait_until_free(rig: &Rig, slots: &BTreeSet<u32>) {
         }
         assert!(Instant::now() < until, "{slots:?}: {status}");
     }
-}
-
-/// Checks that the next process gets the slot of a killed process while the former peer still runs.
-#[test]
-fn the_slot_of_a_killed_process_is_used_again() {
-    let rig = or_skip!(Rig::loopback(PERFTEST));
-    let mut bystander = Pingpong::new(&[]).start_server(&rig, free_port());
-    let output = bystander.wait_until("address", LIMIT, |server| {
-        Some(server.output()).filter(|output| output.contains("local address:"))
-    });
-    let mut seen: BTreeSet<u32> = slots(&output).collect();
-    let (output, _) = victims(&rig).kill_server();
-    seen.extend(slots(&output));
-    assert_eq!(seen.len(), 3, "slots {seen:?}");
-    wait_until_free(&rig, &slots(&output).collect());
-    let [server, _] = Pingpong::new(&["-c"]).run(&rig, LIMIT);
-    let again: BTreeSet<u32> = slots(&server).collect();
-    assert_eq!(again.len(), 2, "{server}");
-    assert!(again.is_subset(&seen), "slots {again:?} after {seen:?}");
 }
