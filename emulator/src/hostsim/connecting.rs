@@ -107,10 +107,11 @@ fn accept(program: &Program, objects: &Objects, end: End, channel: CmChannel) ->
 }
 
 impl Manager {
-    /// Ends the connection as the plan says: both ends are told.
+    /// Ends the connection as the plan says: both ends are told. One that has failed does not wait
+    /// for the other, which may not know.
     pub(super) fn disconnect(self, board: &Board, end: End) {
         let begins = match board.plan.connections[end.0].ending {
-            Ending::Disconnect(first) => first == end.1,
+            Ending::Disconnect(first) => first == end.1 || board.has_failed(end),
             Ending::DisconnectBoth | Ending::Reject => true,
         };
         // The broker may have ended it in the name of a peer that was killed.
