@@ -213,24 +213,12 @@ impl SendPoster<'_> {
         data: Option<&[u8]>,
     ) -> Result<(), VerbsError> {
         self.check_master()?;
-        let operands = match wr.op {
-            SendOp::Send { .. } | SendOp::Write { imm: None, .. } => Operands::Calc(calc),
-            SendOp::Read { .. } => Operands::Reduce(Reduction::new(calc)),
-            SendOp::Write { imm: Some(_), .. }
-            | SendOp::SendInv { .. }
-            | SendOp::CmpSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::Masked { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. }
-            | SendOp::Bind(_)
-            | SendOp::Invalidate { .. }
-            | SendOp::Fill
-            | SendOp::Nop
-            | SendOp::Wait
-            | SendOp::Enable => {
-                return Err(VerbsError::Post(PostError::UnsupportedOpcode));
-            }
+        let operands = if let SendOp::Send { .. } | SendOp::Write { imm: None, .. } = wr.op {
+            Operands::Calc(calc)
+        } else if let SendOp::Read { .. } = wr.op {
+            Operands::Reduce(Reduction::new(calc))
+        } else {
+            return Err(VerbsError::Post(PostError::UnsupportedOpcode));
         };
         let len = |sge: &Sge| u64::from(sge.len);
         let total = data.map_or_else(|| wr.sges.iter().map(len).sum(), |data| data.len() as u64);
