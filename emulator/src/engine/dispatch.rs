@@ -9,6 +9,7 @@ use rocade_wire::{FastPathPacket, ICRC_LEN, Packet, Qpn};
 
 use super::Nic;
 use super::cx::Cx;
+use super::hooked;
 use crate::faults::HookPoint;
 use crate::link::Inbound;
 use crate::link::packet_hooks::Ingress;
@@ -74,8 +75,10 @@ impl Locked<'_> {
 /// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
 pub(super) struct Dispatch<'e> {
     pub(super) engine: &'e Nic,
-    /// Captures or fault rules are active, or a trace.
+    /// Captures or fault rules are active.
     hooked: bool,
+    /// Packets are traced.
+    traced: bool,
     qps: &'e QpTable,
     cx: Cx<'e>,
     current: Option<Locked<'e>>,
@@ -91,7 +94,8 @@ impl<'e> Dispatch<'e> {
     pub(super) fn new(engine: &'e Nic, qps: &'e QpTable, cx: Cx<'e>, flush: Flush<'e>) -> Self {
         Self {
             engine,
-            hooked: engine.links.hooks.is_active() || trace::is_on(),
+            hooked: engine.links.hooks.is_active(),
+            traced: trace::is_on(),
             qps,
             cx,
             current: None,
@@ -139,6 +143,9 @@ impl<'e> Dispatch<'e> {
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
     ) -> Disposition {
+        if self.traced {
+            hooked::trace_received(meta, packet);
+        }
         if self.hooked {
             return self.hooked_packet(meta, packet, origin);
         }

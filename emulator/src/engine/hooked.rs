@@ -157,9 +157,10 @@ impl Nic {
     }
 }
 
-/// Records a packet in the trace, if there is one.
-fn trace_received<'p>(meta: &PacketMeta, packet: impl Inbound<'p>) {
-    if !trace::is_on() {
+/// Records a packet in the trace.
+#[inline(never)]
+pub(super) fn trace_received<'p>(meta: &PacketMeta, packet: impl Inbound<'p>) {
+    if packet.opcode().is_none_or(trace::is_middle) {
         return;
     }
     if let Some(fast) = packet.fast_path() {
@@ -175,7 +176,7 @@ fn trace_received<'p>(meta: &PacketMeta, packet: impl Inbound<'p>) {
 }
 
 impl Dispatch<'_> {
-    /// [`Dispatch::packet`] for packets that are traced, captured or subject to fault rules.
+    /// [`Dispatch::packet`] for packets that are captured or subject to fault rules.
     #[cold]
     pub(super) fn hooked_packet<'p>(
         &mut self,
@@ -183,10 +184,6 @@ impl Dispatch<'_> {
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
     ) -> Disposition {
-        trace_received(meta, packet);
-        if !self.engine.links.hooks.is_active() {
-            return self.deliver(meta, packet, origin);
-        }
         // Not the time of the batch: its later packets may have been sent after that.
         let (hooks, now) = (&self.engine.links.hooks, self.engine.host.now());
         let bytes = packet.copied();

@@ -351,6 +351,9 @@ pub(crate) trait Inbound<'p>: Copy {
     /// Returns the length in bytes.
     fn len(self) -> usize;
 
+    /// Returns the first byte, the operation code. `None` for a packet without bytes.
+    fn opcode(self) -> Option<u8>;
+
     /// Parses the packet on the fast path, if that is possible.
     fn fast_path(self) -> Option<FastPathPacket<'p>>;
 
@@ -368,6 +371,11 @@ impl<'p> Inbound<'p> for &'p [u8] {
     #[inline]
     fn len(self) -> usize {
         <[u8]>::len(self)
+    }
+
+    #[inline]
+    fn opcode(self) -> Option<u8> {
+        self.first().copied()
     }
 
     #[inline]

@@ -459,6 +459,11 @@ impl<'b> Inbound<'b> for AnySegment<'b> {
     }
 
     #[inline]
+    fn opcode(self) -> Option<u8> {
+        of_each!(Self, self, segment => segment.opcode())
+    }
+
+    #[inline]
     fn fast_path(self) -> Option<FastPathPacket<'b>> {
         of_each!(Self, self, segment => segment.fast_path())
     }

@@ -14,10 +14,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 pub use packet::fold;
-pub(crate) use packet::{note, received, sent, timeout};
+pub(crate) use packet::{is_middle, note, received, sent, timeout};
 pub use record::{Kind, Record, flag};
 use ring::Ring;
-pub use ring::{RingReader, records};
+pub use ring::{RingReader, buffer, is_full, records};
 
 /// The variable with the directory of the rings.
 pub const ENV_TRACE_DIR: &str = "ROCADE_TRACE_DIR";
@@ -93,8 +93,9 @@ pub fn write(kind: Kind, fields: &[u64], text: &str) {
     write_at(now_ns(), kind, fields, text);
 }
 
-/// Writes a record of a time that has passed a moment ago.
-fn write_at(time_ns: u64, kind: Kind, fields: &[u64], text: &str) {
+/// Writes a record of a time that has passed a moment ago. It takes as long to read the clock as to
+/// write a record.
+pub fn write_at(time_ns: u64, kind: Kind, fields: &[u64], text: &str) {
     let forks = FORKS.load(Ordering::Relaxed);
     if let Some(Some(ring)) = RINGS.get(forks).and_then(OnceLock::get) {
         ring.push(time_ns, forks, (kind, fields, text.as_bytes()));

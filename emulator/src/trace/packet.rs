@@ -32,7 +32,7 @@ fn aeth_of(packet: &[u8]) -> u32 {
 
 /// Returns true for a packet that neither begins nor ends a message, of which a long message has
 /// many.
-const fn is_middle(opcode: u8) -> bool {
+pub(crate) const fn is_middle(opcode: u8) -> bool {
     matches!(opcode & 0x1f, 0x01 | 0x07 | 0x0e)
 }
 
@@ -46,8 +46,8 @@ pub(crate) fn sent<'p>(
 ) {
     let to = fold(to);
     for packet in packets {
-        if let Some(bth) = packet.first_chunk().map(Bth::from_bytes)
-            && !is_middle(bth.opcode.get())
+        if packet.first().is_some_and(|opcode| !is_middle(*opcode))
+            && let Some(bth) = packet.first_chunk().map(Bth::from_bytes)
         {
             let ends = u64::from(own.get()) << 32 | u64::from(bth.dest_qp.get());
             record(
@@ -64,38 +64,35 @@ pub(crate) fn sent<'p>(
 /// Records a packet that has arrived at `here`, of `len` bytes.
 #[cold]
 pub(crate) fn received(bth: &Bth, here: IpAddr, len: usize, aeth: u32) {
-    // The clock takes longer to read than all else.
-    if is_middle(bth.opcode.get()) {
-        return;
-    }
     let ends = u64::from(bth.dest_qp.get()) << 32;
     let ends = (ends, flag::RECEIVED);
     record(now_ns(), bth, ends, fold(here), (len, aeth));
 }
 
-fn record(time_ns: u64, bth: &Bth, (ends, flags): (u64, u64), to: u64, (len, aeth): (usize, u32)) {
-    let opcode = bth.opcode.get();
+fn record(time_ns: u64, bth: &Bth, (ends, flags): (u64, u32), to: u64, (len, aeth): (usize, u32)) {
     let acks = if bth.ack_req { flag::ACK_REQ } else { 0 };
-    let fields = [
-        ends,
-        u64::from(bth.psn.get()) << 32 | u64::from(opcode),
-        flags | acks,
-        to,
-        (len as u64) << 32 | u64::from(aeth),
-    ];
-    write_at(time_ns, Kind::Packet, &fields, "");
+    let all = [ends, what(bth, flags | acks, len), to, u64::from(aeth)];
+    // Most packets have no AETH.
+    let fields = if aeth == 0 { &all[..3] } else { &all };
+    write_at(time_ns, Kind::Packet, fields, "");
+}
+
+/// Returns the PSN, the length, flags and the operation code.
+fn what(bth: &Bth, flags: u32, len: usize) -> u64 {
+    let len = u32::from(u16::try_from(len).unwrap_or(u16::MAX));
+    let low = len << 16 | flags << 8 | u32::from(bth.opcode.get());
+    u64::from(bth.psn.get()) << 32 | u64::from(low)
 }
 
 /// Records what a fault rule or a check did to a packet.
 #[cold]
 pub(crate) fn note(packet: &[u8], is_received: bool, to: IpAddr, words: &str) {
     if let Some(bth) = packet.first_chunk().map(Bth::from_bytes) {
+        let flags = if is_received { flag::RECEIVED } else { 0 };
         let fields = [
             u64::from(bth.dest_qp.get()),
-            u64::from(bth.psn.get()) << 32 | u64::from(bth.opcode.get()),
-            u64::from(is_received) * flag::RECEIVED,
+            what(&bth, flags, packet.len()),
             fold(to),
-            (packet.len() as u64) << 32 | u64::from(aeth_of(packet)),
         ];
         write(Kind::Note, &fields, words);
     }

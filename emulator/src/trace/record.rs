@@ -1,11 +1,11 @@
 //! The format of records: words in the order of the processor.
 //!
 //! Word 0 is the kind (8 bits), the number of fields (8 bits) and the length of the text in bytes
-//! (16 bits, from bit 16), with bit 63 set. Word 1 is the time, word 2 the thread. Fields follow,
-//! then the text, padded with zeroes.
+//! (16 bits, from bit 16). The thread (31 bits, from bit 32) follows, and bit 63, which is set.
+//! Word 1 is the time. Fields follow, then the text, padded with zeroes.
 
 /// The words before the fields.
-pub(super) const HEAD: usize = 3;
+pub(super) const HEAD: usize = 2;
 /// The longest text in bytes. The rest is cut off.
 pub(super) const MAX_TEXT: usize = 4096;
 /// Set in the first word of each complete record.
@@ -42,8 +42,9 @@ pub enum Kind {
     /// The attributes of a QP that a call has set: QP, mask, `state:path MTU`, `remote QP:sq_psn`,
     /// send CQ, receive CQ.
     Qp,
-    /// A packet: `own QP:remote QP`, `PSN:opcode`, [`flag`]s, [`super::fold`] of the destination,
-    /// `length:AETH`.
+    /// A packet: `own QP:remote QP`, `PSN:what`, [`super::fold`] of the destination, and the AETH
+    /// if it has one. `what` is the operation code, [`flag`]s from bit 8, and the length in bytes
+    /// from bit 16.
     Packet,
     /// Effect of a fault rule on a packet: as [`Kind::Packet`], and the words as text.
     Note,
@@ -56,9 +57,9 @@ pub mod flag {
     /// The verb of a post or a poll is experimental, and so are its opcodes.
     pub const EXPERIMENTAL: u32 = 1 << 31;
     /// The packet was received by this process, and not sent.
-    pub const RECEIVED: u64 = 1;
+    pub const RECEIVED: u32 = 1;
     /// The packet requests an acknowledgement.
-    pub const ACK_REQ: u64 = 2;
+    pub const ACK_REQ: u32 = 2;
 }
 
 impl Kind {
@@ -115,8 +116,9 @@ impl Record {
 }
 
 /// Returns the first word of a record.
-pub(super) fn head(kind: Kind, fields: usize, text: usize) -> u64 {
-    COMPLETE | kind as u64 | (fields as u64 & 0xff) << 8 | (text as u64 & 0xffff) << 16
+pub(super) fn head(kind: Kind, thread: u32, fields: usize, text: usize) -> u64 {
+    let sizes = (fields as u64 & 0xff) << 8 | (text as u64 & 0xffff) << 16;
+    COMPLETE | u64::from(thread) << 32 | sizes | kind as u64
 }
 
 /// Returns the number of words of a record.
@@ -140,7 +142,7 @@ fn text_of(head: u64) -> usize {
 
 /// Reads a record of whole words. `None` if its kind is unknown.
 pub(super) fn parse(words: &[u64]) -> Option<Record> {
-    let (&[head, time_ns, thread], rest) = words.split_first_chunk()?;
+    let (&[head, time_ns], rest) = words.split_first_chunk()?;
     let kind = u8::try_from(head & 0xff).ok()?;
     let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind)?;
     let fields = rest.get(..fields_of(head))?;
@@ -150,7 +152,7 @@ pub(super) fn parse(words: &[u64]) -> Option<Record> {
     Some(Record {
         kind,
         time_ns,
-        thread: u32::try_from(thread).unwrap_or(0),
+        thread: u32::try_from((head & !COMPLETE) >> 32).unwrap_or(0),
         fields: fields.to_vec(),
         text: String::from_utf8_lossy(text).into_owned(),
     })

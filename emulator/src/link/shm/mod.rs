@@ -524,6 +524,11 @@ impl<'a> Inbound<'a> for ShmSegment<'a> {
     }
 
     #[inline]
+    fn opcode(self) -> Option<u8> {
+        self.copy_head(&mut [0]).first().copied()
+    }
+
+    #[inline]
     fn fast_path(self) -> Option<FastPathPacket<'a>> {
         FastPathPacket::parse_in_place(&self.copy_first()?, self.in_place())
     }

@@ -45,10 +45,6 @@ pub(super) fn pair(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-fn elapsed(start: u64) -> u64 {
-    trace::now_ns().saturating_sub(start)
-}
-
 /// The kinds of queues in [`Kind::PostEnd`].
 pub(super) const SEND_QUEUE: u32 = 0;
 const RECV_QUEUE: u32 = 1;
@@ -57,13 +53,14 @@ const SRQ: u32 = 2;
 /// Records the end of a post. `queue` is a QP number, or the address of an SRQ. `count` has the
 /// number of queued requests in its upper half.
 pub(super) fn post_end((kind, errno): (u32, c_int), queue: u64, count: u64, start: u64) {
+    let end = trace::now_ns();
     let fields = [
         pair(kind, errno.unsigned_abs()),
         queue,
         count,
-        elapsed(start),
+        end.saturating_sub(start),
     ];
-    trace::write(Kind::PostEnd, &fields, "");
+    trace::write_at(end, Kind::PostEnd, &fields, "");
 }
 
 /// The data of a work request.
@@ -123,7 +120,7 @@ pub(super) extern "C" fn post_send(
             pair(data.lkey, rkey),
             remote,
         ];
-        trace::write(Kind::PostSend, &fields, "");
+        trace::write_at(start, Kind::PostSend, &fields, "");
         count += 1;
     });
     let mut bad = ptr::null_mut();
@@ -234,7 +231,7 @@ pub(crate) fn completed_batch(result: c_int, qpn: u32, count: usize, start: u64)
 }
 
 /// Records receives.
-fn receives(qpn: u32, srq: u64, first: Chain<'_, ibv_recv_wr>) -> u32 {
+fn receives(start: u64, (qpn, srq): (u32, u64), first: Chain<'_, ibv_recv_wr>) -> u32 {
     let mut count = 0;
     first.for_each(|request| {
         let data = data_of(request.list());
@@ -246,7 +243,7 @@ fn receives(qpn: u32, srq: u64, first: Chain<'_, ibv_recv_wr>) -> u32 {
             data.addr,
             pair(data.lkey, 0),
         ];
-        trace::write(Kind::PostRecv, &fields, "");
+        trace::write_at(start, Kind::PostRecv, &fields, "");
         count += 1;
     });
     count
@@ -260,7 +257,7 @@ pub(super) extern "C" fn post_recv(
 ) -> c_int {
     let start = trace::now_ns();
     let qpn = number_of(qp);
-    let count = receives(qpn, 0, wr);
+    let count = receives(start, (qpn, 0), wr);
     let mut bad = ptr::null_mut();
     let result = post::post_recv(qp, wr, Out::of(&mut bad));
     let count = accepted(result, wr, (bad_wr, bad), count);
@@ -276,7 +273,7 @@ pub(super) extern "C" fn post_srq_recv(
     bad_wr: Out<'_, *mut ibv_recv_wr>,
 ) -> c_int {
     let start = trace::now_ns();
-    let count = receives(0, srq.addr() as u64, wr);
+    let count = receives(start, (0, srq.addr() as u64), wr);
     let mut bad = ptr::null_mut();
     let result = srq::post_srq_recv(srq, wr, Out::of(&mut bad));
     let count = accepted(result, wr, (bad_wr, bad), count);
@@ -302,6 +299,7 @@ pub(super) unsafe extern "C" fn poll_cq(
         Ok(count) => {
             // SAFETY: the poll has written as many.
             let all: List<'_, ibv_wc> = unsafe { FromC::from_c((wc, count)) };
+            let now = trace::now_ns();
             for (position, wc) in (0..).zip(all.iter()) {
                 let fields = [
                     id,
@@ -312,7 +310,7 @@ pub(super) unsafe extern "C" fn poll_cq(
                     pair(wc.vendor_err, wc.wc_flags),
                     pair(take_empty(), position),
                 ];
-                trace::write(Kind::Completion, &fields, "");
+                trace::write_at(now, Kind::Completion, &fields, "");
             }
         }
     }
@@ -361,7 +359,9 @@ pub(super) extern "C" fn req_notify_cq(cq: Handle<'_, ibv_cq>, solicited_only: c
     let result = cq::req_notify_cq(cq, solicited_only);
     let id = cq.addr() as u64;
     let words = pair(solicited_only.unsigned_abs(), result.unsigned_abs());
-    trace::write(Kind::ReqNotify, &[id, words, elapsed(start)], "");
+    let end = trace::now_ns();
+    let fields = [id, words, end.saturating_sub(start)];
+    trace::write_at(end, Kind::ReqNotify, &fields, "");
     result
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn post_sends(
     let qp_type = qp.get().ok().map(|qp| qp.inner().qp_type());
     let mut count = 0;
     wr.for_each(|request| {
-        record(qpn, qp_type, request);
+        record(start, (qpn, qp_type), request);
         count += 1;
     });
     let mut bad = ptr::null_mut();
@@ -83,7 +83,11 @@ pub(crate) fn post_receives(
     }
 }
 
-fn record(qpn: u32, qp_type: Option<QpType>, request: Request<'_, ibv_exp_send_wr>) {
+fn record(
+    start: u64,
+    (qpn, qp_type): (u32, Option<QpType>),
+    request: Request<'_, ibv_exp_send_wr>,
+) {
     let sges = data_of(request.sges());
     let (remote, rkey) = request.remote(qp_type == Some(QpType::Ud));
     let fields = [
@@ -96,7 +100,8 @@ fn record(qpn: u32, qp_type: Option<QpType>, request: Request<'_, ibv_exp_send_w
         remote,
     ];
     let is_dynamic = qp_type == Some(QpType::DcInitiator);
-    trace::write(Kind::PostSend, &fields, &operands(request, is_dynamic));
+    let operands = operands(request, is_dynamic);
+    trace::write_at(start, Kind::PostSend, &fields, &operands);
 }
 
 /// Returns the operands that plain requests do not have.

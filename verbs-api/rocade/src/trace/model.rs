@@ -278,10 +278,11 @@ impl Model {
     }
 
     fn packet(&mut self, at: At, record: &Record) -> Vec<Event> {
-        let is_received = record.field(2) & flag::RECEIVED != 0;
         let (own, remote) = (record.high(0), record.low(0));
-        let (psn, code) = (record.high(1), record.low(1));
-        let to = record.field(3);
+        let (psn, what) = (record.high(1), record.low(1));
+        let (code, flags, len) = (what & 0xff, what >> 8 & 0xff, what >> 16);
+        let is_received = flags & flag::RECEIVED != 0;
+        let to = record.field(2);
         let dest = if is_received { own } else { remote };
         let key = (to, dest, psn, code);
         let code8 = u8::try_from(code).unwrap_or(0);
@@ -300,7 +301,7 @@ impl Model {
             bounded(&mut self.under_way).insert(key, (at.time_ns, flow));
             Some(flow)
         };
-        let aeth = record.low(4);
+        let aeth = record.low(3);
         let text = if is_received {
             self.received(at, own, (psn, aeth), operation, left_ns)
         } else {
@@ -323,7 +324,7 @@ impl Model {
             received: is_received,
             opcode: code,
             psn,
-            len: record.high(4),
+            len,
             flow,
             in_flight: qp.sends.len(),
             window: qp.window(),
@@ -421,8 +422,8 @@ impl Model {
 
     fn note(&self, at: At, record: &Record) -> What {
         let dest = record.low(0);
-        let is_received = record.field(2) & flag::RECEIVED != 0;
-        let (psn, name) = (record.high(1), names::packet(record.low(1)));
+        let is_received = record.low(1) >> 8 & flag::RECEIVED != 0;
+        let (psn, name) = (record.high(1), names::packet(record.low(1) & 0xff));
         let sender = self
             .qps
             .iter()

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rocade_emulator::trace::{Record, RingReader, now_ns, records};
+use rocade_emulator::trace::{Record, RingReader, buffer, is_full, now_ns, records};
 
 /// A record and the process that has written it.
 #[derive(Debug, Clone)]
@@ -30,8 +30,59 @@ const MOST_HELD_WORDS: usize = 32 * 1024 * 1024;
 struct Round {
     /// The time before the look.
     at_ns: u64,
-    /// The words of each process.
-    words: Vec<(u32, Vec<u64>)>,
+    /// Processes, and how many words of each are next in the buffers.
+    words: Vec<(u32, usize)>,
+}
+
+/// Words that wait, in buffers.
+#[derive(Debug, Default)]
+struct Held {
+    buffers: VecDeque<Vec<u64>>,
+    /// The words of the first buffer that were taken.
+    taken: usize,
+    /// The words that wait.
+    count: usize,
+}
+
+impl Held {
+    /// Copies words out of a ring. Returns their number.
+    fn copy(&mut self, ring: &mut RingReader) -> io::Result<usize> {
+        if self.buffers.back().is_none_or(is_full) {
+            self.buffers.push_back(buffer());
+        }
+        let Some(last) = self.buffers.back_mut() else {
+            return Ok(0);
+        };
+        let count = ring.read(last)?;
+        self.count += count;
+        Ok(count)
+    }
+
+    /// Takes the oldest words, as many as were copied at once.
+    fn take(&mut self, count: usize) -> &[u64] {
+        if self
+            .buffers
+            .front()
+            .is_some_and(|one| one.len() == self.taken)
+        {
+            self.buffers.pop_front();
+            self.taken = 0;
+        }
+        let start = self.taken;
+        self.taken += count;
+        self.count -= count;
+        let first = self.buffers.front();
+        first.map_or(&[], |one| one.get(start..self.taken).unwrap_or_default())
+    }
+
+    /// Uses the space of words again, if all were taken.
+    fn reuse(&mut self) {
+        if self.count == 0 {
+            self.buffers.truncate(1);
+            self.buffers.iter_mut().for_each(Vec::clear);
+            self.taken = 0;
+        }
+    }
 }
 
 /// The rings in a directory, and what was copied out of them.
@@ -40,7 +91,7 @@ pub(super) struct Source {
     dir: PathBuf,
     rings: BTreeMap<PathBuf, (u32, RingReader)>,
     rounds: VecDeque<Round>,
-    held_words: usize,
+    held: Held,
     waiting: Vec<Entry>,
 }
 
@@ -50,7 +101,7 @@ impl Source {
             dir: dir.to_owned(),
             rings: BTreeMap::new(),
             rounds: VecDeque::new(),
-            held_words: 0,
+            held: Held::default(),
             waiting: Vec::new(),
         }
     }
@@ -85,32 +136,34 @@ impl Source {
         };
         let mut found = 0;
         for (pid, ring) in self.rings.values_mut() {
-            let mut words = Vec::new();
-            ring.read(&mut words)?;
-            found += words.len();
-            if !words.is_empty() {
-                round.words.push((*pid, words));
+            loop {
+                let count = self.held.copy(ring)?;
+                if count == 0 {
+                    break;
+                }
+                found += count;
+                round.words.push((*pid, count));
             }
         }
-        self.held_words += found;
         self.rounds.push_back(round);
         Ok(found > BUSY_WORDS && !self.is_full())
     }
 
     /// Returns true if so many words wait that decoding them comes before looking for more.
     pub(super) const fn is_full(&self) -> bool {
-        self.held_words >= MOST_HELD_WORDS
+        self.held.count >= MOST_HELD_WORDS
     }
 
     /// Decodes the oldest round. Returns records in the order of time, or `None` without a round.
     /// With `all`, also those that could still get predecessors.
     pub(super) fn next(&mut self, all: bool) -> Option<Vec<Entry>> {
         let round = self.rounds.pop_front()?;
-        for (pid, words) in &round.words {
-            self.held_words -= words.len();
-            let entry = |record| Entry { pid: *pid, record };
+        for (pid, count) in round.words {
+            let entry = |record| Entry { pid, record };
+            let words = self.held.take(count);
             self.waiting.extend(records(words).map(entry));
         }
+        self.held.reuse();
         let until = if all && self.rounds.is_empty() {
             u64::MAX
         } else {
