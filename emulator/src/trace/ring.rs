@@ -205,7 +205,7 @@ impl RingReader {
         buffer.truncate(start + complete);
         if complete > 0 {
             if cfg!(not(target_arch = "x86_64")) {
-                // The first words may have been read after the others. So the others are read again.
+                // A first word may have been read after the others, so they are read again.
                 atomic::fence(Ordering::Acquire);
                 self.copy(buffer.get_mut(start..).unwrap_or_default())?;
             }

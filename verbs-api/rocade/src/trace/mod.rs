@@ -21,7 +21,7 @@ mod source;
 mod summary;
 mod timeline;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::process::ExitStatusExt as _;
@@ -106,7 +106,8 @@ struct Session {
     timeline: Option<Timeline<BufWriter<File>>>,
     /// Time of progress of the last report, which comes once.
     reported_ns: u64,
-    ended: BTreeSet<u32>,
+    /// Processes that have ended, and when that was noticed.
+    ended: BTreeMap<u32, u64>,
 }
 
 impl Session {
@@ -129,7 +130,7 @@ impl Session {
             summary: run.count.then(Summary::default),
             timeline: timeline.map(Timeline::new),
             reported_ns: 0,
-            ended: BTreeSet::new(),
+            ended: BTreeMap::new(),
         })
     }
 
@@ -219,10 +220,10 @@ impl Session {
     /// Says which processes have ended, because their peers may wait for them.
     fn report_ended(&mut self) -> io::Result<()> {
         let pids = self.model.processes.keys().copied();
-        let is_new = |pid: &u32| !self.ended.contains(pid) && !is_alive(*pid);
+        let is_new = |pid: &u32| !self.ended.contains_key(pid) && !is_alive(*pid);
         let ended: Vec<u32> = pids.filter(is_new).collect();
         for pid in ended {
-            self.ended.insert(pid);
+            self.ended.insert(pid, now_ns());
             if let Some(printer) = &mut self.printer {
                 printer.line(&format!("process {pid} has ended"))?;
             }
@@ -267,6 +268,10 @@ impl Session {
         }
         self.flush()?;
         if let Some(timeline) = &mut self.timeline {
+            let now = now_ns();
+            timeline.unfinished(&self.model, |pid| {
+                self.ended.get(&pid).copied().unwrap_or(now)
+            })?;
             timeline.finish()?;
         }
         if let Some(summary) = &self.summary {

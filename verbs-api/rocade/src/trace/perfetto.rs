@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::event::{At, Call, Completion, Event, Incident, PacketSeen, QpId, Timing, What};
+use super::model::Model;
 use super::names;
 use super::proto::Message;
 
@@ -43,6 +44,13 @@ pub(super) mod field {
     pub(crate) const INSTANT: u64 = 3;
     pub(crate) const COUNTER_TYPE: u64 = 4;
 }
+
+/// The category of slices that have ended.
+const ENDED: &str = "rocade";
+/// The category of calls and requests that have not ended.
+const OPEN: &str = "open";
+/// The most open requests of a QP to draw, each on a track of its own.
+const MAX_OPEN: usize = 16;
 
 /// A track of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,8 +103,59 @@ impl<W: Write> Timeline<W> {
         }
     }
 
+    /// Adds the calls that have not returned, and the sends without an answer. `end_ns` returns the
+    /// time at which a process has ended, or the trace.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub(super) fn unfinished(
+        &mut self,
+        model: &Model,
+        end_ns: impl Fn(u32) -> u64,
+    ) -> io::Result<()> {
+        for (pid, process) in &model.processes {
+            for (thread, state) in &process.threads {
+                for open in &state.open {
+                    let uuid = self.track(Track::Thread(*pid, *thread))?;
+                    let name = format!("{}, not returned", open.name);
+                    let words = [("arguments", open.arguments.clone())];
+                    let time = (open.begin_ns, end_ns(*pid));
+                    self.slice(uuid, (OPEN, &name), time, &words)?;
+                }
+            }
+        }
+        for (qp, state) in &model.qps {
+            let unanswered = state.sends.iter().filter(|send| send.acked_ns.is_none());
+            // Datagrams have no answer.
+            let unanswered = unanswered.filter(|_| state.remote_qpn != 0);
+            for send in unanswered.take(MAX_OPEN) {
+                let time = (send.timing.posted_ns, end_ns(qp.pid));
+                let uuid = self.lane(*qp, time)?;
+                let operation = send.request.opcode.map_or("", names::operation);
+                let name = format!("{operation}, not complete");
+                let words = [("request", send.request.text.clone())];
+                self.slice(uuid, (OPEN, &name), time, &words)?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+
+    /// Returns a track of a QP that is free for a request.
+    fn lane(&mut self, qp: QpId, (begin_ns, end_ns): (u64, u64)) -> io::Result<u64> {
+        let lanes = self.lanes.entry(qp).or_default();
+        let free = lanes.iter().position(|end| *end <= begin_ns);
+        let lane = free.unwrap_or(lanes.len());
+        if lane == lanes.len() {
+            lanes.push(0);
+        }
+        if let Some(end) = lanes.get_mut(lane) {
+            *end = end_ns;
+        }
+        self.track(Track::Requests(qp, lane))
     }
 
     fn put(&mut self, packet: Message) -> io::Result<()> {
@@ -164,14 +223,14 @@ impl<W: Write> Timeline<W> {
     fn slice(
         &mut self,
         uuid: u64,
-        name: &str,
+        (category, name): (&str, &str),
         (begin_ns, end_ns): (u64, u64),
         words: &[(&str, String)],
     ) -> io::Result<()> {
         let mut begin = Message::default()
             .number(field::TYPE, field::SLICE_BEGIN)
             .number(field::TRACK, uuid)
-            .text(field::CATEGORY, "rocade")
+            .text(field::CATEGORY, category)
             .text(field::NAME, name);
         for (name, value) in words {
             begin = begin.message(field::ANNOTATION, &annotation(name, value));
@@ -190,7 +249,12 @@ impl<W: Write> Timeline<W> {
             name => format!("{} {name}", call.result),
         };
         let words = [("arguments", arguments.to_owned()), ("result", result)];
-        self.slice(uuid, &call.name, (call.begin_ns, call.end_ns), &words)
+        self.slice(
+            uuid,
+            (ENDED, &call.name),
+            (call.begin_ns, call.end_ns),
+            &words,
+        )
     }
 
     fn completion(&mut self, at: At, completion: &Completion) -> io::Result<()> {
@@ -202,16 +266,8 @@ impl<W: Write> Timeline<W> {
             return Ok(());
         };
         let qp = completion.qp;
-        let lanes = self.lanes.entry(qp).or_default();
-        let free = lanes.iter().position(|end| *end <= timing.posted_ns);
-        let lane = free.unwrap_or(lanes.len());
-        if lane == lanes.len() {
-            lanes.push(0);
-        }
-        if let Some(end) = lanes.get_mut(lane) {
-            *end = at.time_ns;
-        }
-        let uuid = self.track(Track::Requests(qp, lane))?;
+        let time = (timing.posted_ns, at.time_ns);
+        let uuid = self.lane(qp, time)?;
         let status = names::status(completion.status);
         let name = match completion.status {
             0 => names::operation(opcode).to_owned(),
@@ -222,9 +278,9 @@ impl<W: Write> Timeline<W> {
             ("status", status.to_owned()),
             ("time", super::print::where_it_went(request, timing)),
         ];
-        self.slice(uuid, &name, (timing.posted_ns, at.time_ns), &words)?;
+        self.slice(uuid, (ENDED, &name), time, &words)?;
         for (name, begin, end) in phases(timing, at.time_ns) {
-            self.slice(uuid, name, (begin, end), &[])?;
+            self.slice(uuid, (ENDED, name), (begin, end), &[])?;
         }
         self.counter(at, Track::InFlight(qp), completion.in_flight as u64)
     }

@@ -1,9 +1,12 @@
 //! The timeline as prost reads it, with the messages of Perfetto's schema.
 
 use prost::Message as _;
+use rocade_emulator::trace::{Kind, Record};
 
 use super::event::{At, Call, Completion, Event, PacketSeen, QpId, Request, Timing, What};
+use super::model::Model;
 use super::perfetto::Timeline;
+use super::source::Entry;
 use super::timeline::read;
 
 #[derive(prost::Message)]
@@ -167,6 +170,48 @@ fn written() -> Vec<u8> {
     }
     timeline.finish().unwrap();
     bytes
+}
+
+#[test]
+fn what_has_not_ended_is_drawn_until_the_process_ends() {
+    let entry = |time_ns, kind, fields: &[u64], text: &str| Entry {
+        pid: 40,
+        record: Record {
+            kind,
+            time_ns,
+            thread: 41,
+            fields: fields.to_vec(),
+            text: text.to_owned(),
+        },
+    };
+    let mut model = Model::default();
+    let of_qp = u64::from(QP.qpn) << 32;
+    // RTS, and the number of the remote QP.
+    let connected = [0x11, 1 | 1 << 20, 3 << 32, 0x12 << 32, 1, 1];
+    let posted = [of_qp | 2, 2 << 32, 5, 300 << 32, 0, 0, 0];
+    for record in [
+        entry(1_000, Kind::Qp, &connected, ""),
+        entry(2_000, Kind::PostSend, &posted, ""),
+        entry(2_100, Kind::PostEnd, &[0, 0x11, 1 << 32, 100], ""),
+        entry(2_200, Kind::Enter, &[], "ibv_get_cq_event\tchannel=0x1"),
+    ] {
+        model.take(&record);
+    }
+    let mut bytes = Vec::new();
+    let mut timeline = Timeline::new(&mut bytes);
+    timeline.unfinished(&model, |_| 9_000).unwrap();
+    timeline.finish().unwrap();
+    let (tracks, _) = read(&bytes);
+    let slices = tracks.values().flat_map(|track| &track.slices);
+    let mut open: Vec<_> = slices
+        .map(|slice| (slice.begin_ns, slice.end_ns, slice.name.as_str()))
+        .collect();
+    open.sort_unstable();
+    let expected = [
+        (2_000, Some(9_000), "SEND, not complete"),
+        (2_200, Some(9_000), "ibv_get_cq_event, not returned"),
+    ];
+    assert_eq!(open, expected);
 }
 
 #[test]
