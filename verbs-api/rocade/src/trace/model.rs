@@ -19,7 +19,8 @@ const LAST_CODES: [u32; 18] = [
     0xaa, 0xac,
 ];
 
-/// The services of datagrams and of DC, in the upper bits of an operation code.
+/// The services UC, UD and DC, in the upper bits of an operation code.
+const UC: u32 = 1;
 const UD: u32 = 3;
 const DC: u32 = 6;
 
@@ -310,7 +311,10 @@ impl Model {
             let qp = self.qp(at.pid, own);
             match is_dynamic && !qp.is_of_request(service == UD) {
                 true => None,
-                false => self.sent(at, own, (to, remote), (psn, aeth), operation),
+                false => {
+                    qp.has_no_answers = matches!(service, UC | UD);
+                    self.sent(at, own, (to, remote), (psn, aeth), operation)
+                }
             }
         };
         let id = QpId {

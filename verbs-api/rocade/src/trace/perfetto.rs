@@ -125,10 +125,7 @@ impl<W: Write> Timeline<W> {
             }
         }
         for (qp, state) in &model.qps {
-            let unanswered = state.sends.iter().filter(|send| send.acked_ns.is_none());
-            // Datagrams have no answer.
-            let unanswered = unanswered.filter(|_| state.remote_qpn != 0);
-            for send in unanswered.take(MAX_OPEN) {
+            for send in state.pending().take(MAX_OPEN) {
                 let time = (send.timing.posted_ns, end_ns(qp.pid));
                 let uuid = self.lane(*qp, time)?;
                 let operation = send.request.opcode.map_or("", names::operation);

@@ -193,6 +193,15 @@ fn what_has_not_ended_is_drawn_until_the_process_ends() {
         entry(1_000, Kind::Qp, &connected, ""),
         entry(2_000, Kind::PostSend, &posted, ""),
         entry(2_100, Kind::PostEnd, &[0, 0x11, 1 << 32, 100], ""),
+        // A datagram, and its packet.
+        entry(
+            2_110,
+            Kind::PostSend,
+            &[0x21 << 32 | 2, 2 << 32, 6, 300 << 32, 0, 0, 0x22],
+            "",
+        ),
+        entry(2_120, Kind::Packet, &[0x21 << 32 | 0x22, 0x64, 1], ""),
+        entry(2_130, Kind::PostEnd, &[0, 0x21, 1 << 32, 100], ""),
         entry(2_200, Kind::Enter, &[], "ibv_get_cq_event\tchannel=0x1"),
     ] {
         model.take(&record);

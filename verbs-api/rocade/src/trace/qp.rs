@@ -44,6 +44,8 @@ pub(super) struct Qp {
     pub(super) remote_qpn: u32,
     /// The folded address of the peer.
     pub(super) remote: u64,
+    /// The peer answers no request (UC, UD).
+    pub(super) has_no_answers: bool,
     mtu: u32,
     /// The connections of a DC initiator, which sends datagrams to connect, then other packets,
     /// whose PSNs begin anew.
@@ -420,6 +422,14 @@ impl Qp {
     pub(super) fn unpolled_arrivals(&self) -> Option<(u64, usize)> {
         let oldest = self.arrivals.front()?;
         Some((oldest.time_ns, self.arrivals.len()))
+    }
+
+    /// Returns the sends without an answer, or not sent yet if no answer comes.
+    pub(super) fn pending(&self) -> impl Iterator<Item = &Send> + Clone {
+        self.sends.iter().filter(|send| {
+            let waits = !self.has_no_answers || send.sent_ns == 0;
+            waits && send.acked_ns.is_none()
+        })
     }
 
     /// Returns the oldest send with a completion that is not polled.

@@ -86,7 +86,7 @@ fn unfinished(
     peer: Option<(QpId, &Qp)>,
     is_alive: &impl Fn(u32) -> bool,
 ) -> Option<String> {
-    let pending = qp.sends.iter().filter(|send| send.acked_ns.is_none());
+    let pending = qp.pending();
     let count = pending.clone().count();
     let oldest: &Send = pending.clone().next()?;
     let mut line = format!(
