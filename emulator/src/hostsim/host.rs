@@ -21,11 +21,15 @@ const REST_NS: u64 = 100_000_000;
 /// than a broker waits for clients of an earlier one and for sockets that it does not know.
 const FROZEN_NS: u64 = 8_000_000_000;
 /// Most turns of a run.
-const MOST_TURNS: u64 = 200_000;
+const MOST_TURNS: u64 = 400_000;
 /// Most of the time that passes while all threads only look for work, in ns.
 const IDLE_NS: u64 = 20_000;
-/// Most doublings of that time.
-const IDLE_DOUBLINGS: u32 = 6;
+/// Number of such turns until that time doubles.
+const IDLE_TURNS: u32 = 16;
+/// Most of such turns that count.
+const MOST_IDLE_TURNS: u32 = 6 * IDLE_TURNS;
+/// Number of such turns that one with work outweighs.
+const TURNS_OF_WORK: u32 = 3;
 /// Most of the time that a turn takes, in ns. Most turns are short.
 const TURN_NS: [u64; 4] = [500, 500, 2_000, 50_000];
 /// Most of the time that a turn takes if processors are idle, in ns.
@@ -67,7 +71,7 @@ pub(super) struct Host {
     last: Option<usize>,
     /// Time until which something was left to do.
     settled_at: u64,
-    /// Number of turns in a row in which threads only looked for work.
+    /// Number of turns in which threads only looked for work, less those with work.
     idle_turns: u32,
 }
 
@@ -374,9 +378,13 @@ impl Host {
             pass(next.saturating_sub(now).max(1));
             return Ok(());
         }
-        self.idle_turns = if all_idle { self.idle_turns + 1 } else { 0 };
+        // A thread hands over within its looks, too.
+        self.idle_turns = match all_idle {
+            true => (self.idle_turns + 1).min(MOST_IDLE_TURNS),
+            false => self.idle_turns.saturating_sub(TURNS_OF_WORK),
+        };
         if all_idle {
-            let most = IDLE_NS << (self.idle_turns / 16).min(IDLE_DOUBLINGS);
+            let most = IDLE_NS << (self.idle_turns / IDLE_TURNS);
             let most = deadline.map_or(most, |next| next.saturating_sub(now).min(most));
             pass(shared.below(most.max(1)));
         }

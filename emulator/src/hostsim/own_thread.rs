@@ -15,8 +15,10 @@ use crate::sync::turn::{Pause, Place, Schedule};
 /// The reason for which the threads of a killed process unwind.
 pub(super) struct Killed;
 
-/// Mean number of places at which a thread could hand over and does not.
-const POINTS: u64 = 60;
+/// Mean weight of the places at which a thread could hand over and does not.
+const POINTS: u64 = 60 * LOCK;
+/// Weight of a lock. That of an access to an atomic is 1.
+const LOCK: u64 = 4;
 
 /// A thread, seen by itself.
 pub(super) struct OwnThread {
@@ -24,7 +26,7 @@ pub(super) struct OwnThread {
     process: Arc<Process>,
     orders: Receiver<()>,
     reports: Sender<Report>,
-    /// Number of places that are left until it hands over.
+    /// Weight of the places that are left until it hands over.
     points: Cell<u64>,
     /// A thread that unwinds, because its process was killed.
     unwinds: Cell<bool>,
@@ -59,7 +61,7 @@ impl OwnThread {
     fn draw_points(&self) {
         // Often many, sometimes few in a row.
         let limit = match self.shared.below(3) {
-            0 => 2,
+            0 => 2 * LOCK,
             1 => POINTS,
             _ => 3 * POINTS,
         };
@@ -101,11 +103,12 @@ impl Schedule for OwnThread {
         }
     }
 
-    fn point(&self) {
+    fn point(&self, is_lock: bool) {
         if self.is_dead() {
             return;
         }
-        match self.points.get().checked_sub(1) {
+        let weight = if is_lock { LOCK } else { 1 };
+        match self.points.get().checked_sub(weight) {
             Some(left) => self.points.set(left),
             None => {
                 self.draw_points();

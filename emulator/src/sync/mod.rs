@@ -7,11 +7,13 @@
 //!
 //! Modelled code takes its atomics and locks from [`modelled`]: memory keys, completion queues,
 //! shared receive queues, the driver arbiter (the hand-over between application and background
-//! thread), and the service queue.
+//! thread), and the service queue. In a simulated host, threads may hand over at each access.
 
 mod held;
 pub(crate) mod modelled;
 pub(crate) mod rank;
+#[cfg(all(test, not(loom)))]
+mod stepped;
 pub(crate) mod turn;
 
 use std::fmt;

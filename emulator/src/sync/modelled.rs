@@ -1,13 +1,19 @@
-//! The atomics and locks that the loom models replace.
+//! The atomics and locks that the loom models and the simulated host replace.
 //!
 //! Only this crate's own tests replace them. A program with models of its own is compiled with the
 //! same flag, but this crate works in it as always.
 
-#[cfg(not(all(test, loom)))]
+#[cfg(not(test))]
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
+}
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod atomic {
+    pub(crate) use crate::sync::stepped::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+    pub(crate) use std::sync::atomic::{Ordering, fence};
 }
 
 #[cfg(all(test, loom))]

@@ -113,8 +113,8 @@ mod simulated {
         /// Hands over, and returns when the thread runs again. Unwinds if its process was killed.
         fn pause(&self, pause: Pause);
 
-        /// Hands over now and then.
-        fn point(&self);
+        /// Hands over now and then, rarely unless it is a lock.
+        fn point(&self, is_lock: bool);
 
         /// Returns the time, which all processes of the host share.
         fn time(&self) -> &Arc<AtomicU64>;
@@ -167,7 +167,15 @@ mod simulated {
     #[track_caller]
     pub(crate) fn point() {
         if let Some(own) = own_here() {
-            own.point();
+            own.point(true);
+        }
+    }
+
+    /// Hands over rarely, before an access to an atomic.
+    #[track_caller]
+    pub(crate) fn step() {
+        if let Some(own) = own_here() {
+            own.point(false);
         }
     }
 
@@ -195,7 +203,7 @@ mod simulated {
         let here = Location::caller();
         let now = || own.time().load(std::sync::atomic::Ordering::Relaxed);
         let end = time.map(|time| now().saturating_add(ns(time)));
-        own.point();
+        own.point(true);
         let mut again = false;
         while !is_done() {
             let left = end.map(|end| Duration::from_nanos(end.saturating_sub(now())));
@@ -222,7 +230,7 @@ mod simulated {
             let fds = fds.to_vec();
             own.pause(Pause::Ready { fds, time });
         } else {
-            own.point();
+            own.point(true);
         }
         Some(Duration::ZERO)
     }
