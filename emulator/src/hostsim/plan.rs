@@ -156,6 +156,70 @@ impl Plan {
             let number = random.next() % limit as u64;
             usize::try_from(number).unwrap_or(0)
         };
+        match below(6) {
+            0 => Self::draw_last_words(seed, &mut below),
+            1 => Self::draw_early_end(seed, &mut below),
+            _ => Self::draw_any(seed, &mut below),
+        }
+    }
+
+    /// Draws a plan in which a process takes a message that it may answer, so that its ACK is
+    /// delayed, and is killed or destroys its queue pair.
+    fn draw_last_words(seed: u64, below: &mut impl FnMut(usize) -> usize) -> Self {
+        let mut connection = Connection::draw(below);
+        connection.service = [Service::Rc, Service::Rc, Service::Cm, Service::Dc][below(4)];
+        let traits = connection.service.traits();
+        connection.len = traits.longest.min([8, 64, 2500][below(3)]);
+        connection.answers = true;
+        connection.mix = 0;
+        connection.pools = false;
+        let answers = 8 + below(6);
+        connection.messages = [answers + below(3), answers]
+            .map(|count| u32::try_from(count).unwrap_or(0).min(MOST_MESSAGES));
+        let strike = (below(4) > 0).then(|| {
+            let within = [2, 10, 40][below(3)];
+            Strike {
+                sender: (0, below(2)),
+                messages: u32::try_from(8 + below(6)).unwrap_or(8),
+                turns: below(within) as u64,
+            }
+        });
+        Self {
+            seed,
+            udp: below(2) == 0,
+            loss: 0,
+            is_quick: below(2) == 0,
+            connections: vec![connection],
+            strike,
+            acts: Vec::new(),
+        }
+    }
+
+    /// Draws a plan in which a process or the broker is killed while a connection is made.
+    fn draw_early_end(seed: u64, below: &mut impl FnMut(usize) -> usize) -> Self {
+        let mut connection = Connection::draw(below);
+        connection.service = [Service::Cm, Service::Cm, Service::Xrc][below(3)];
+        connection.pools = false;
+        connection.messages = [0; 2].map(|_| u32::try_from(below(3)).unwrap_or(0));
+        let victim = connection.processes[below(2)];
+        let mut acts = vec![(20 + below(400) as u64, Act::Kill(victim))];
+        if below(3) == 0 {
+            acts.push((20 + below(400) as u64, Act::KillBroker));
+        }
+        acts.sort_by_key(|(at, _)| *at);
+        Self {
+            seed,
+            udp: below(2) == 0,
+            loss: 0,
+            is_quick: below(2) == 0,
+            connections: vec![connection],
+            strike: None,
+            acts,
+        }
+    }
+
+    /// Draws a plan in which anything happens.
+    fn draw_any(seed: u64, mut below: &mut impl FnMut(usize) -> usize) -> Self {
         let udp = below(3) == 0;
         // Seven retries are enough, but for one seed of a million.
         let loss = [0, 0, 0, 2][below(4)];
