@@ -13,6 +13,8 @@ use crate::{Gid, Qpn, Rkey, Srqn, WcStatus};
 
 /// The mark of a broker's death.
 pub(super) const BROKER_KILLED: &str = "a broker is killed";
+/// The mark of a broker that ends because it is told to.
+pub(super) const BROKER_ENDED: &str = "a broker is told to end";
 
 /// Facts that an end tells the other one.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +74,14 @@ pub(super) struct Notes {
     pub(super) marks: Marks,
     /// Notes of what has happened, with the time.
     pub(super) log: Vec<(u64, String)>,
+}
+
+impl Notes {
+    /// Returns true if there was a time without a broker.
+    pub(super) fn was_without_broker(&self) -> bool {
+        let marks = [BROKER_KILLED, BROKER_ENDED];
+        marks.iter().any(|mark| self.marks.contains_key(mark))
+    }
 }
 
 /// The notes of a host.

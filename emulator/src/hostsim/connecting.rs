@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::board::{BROKER_KILLED, Board, End, Notes, other};
+use super::board::{Board, End, Notes, other};
 use super::objects::Objects;
 use super::plan::Ending;
 use super::program::Program;
@@ -207,5 +207,5 @@ pub(super) fn may_wait_long(board: &Board, notes: &Notes, end: End) -> bool {
 /// Returns true if an end waits for an event of the connection manager that may not come: nothing
 /// tells of the death of a process and its broker.
 pub(super) fn may_wait(board: &Board, notes: &Notes, end: End) -> bool {
-    is_left(board, notes, end) && notes.marks.contains_key(BROKER_KILLED)
+    is_left(board, notes, end) && notes.was_without_broker()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::board::{BROKER_KILLED, Board, End};
+use super::board::{BROKER_ENDED, BROKER_KILLED, Board, End};
 use super::plan::{Act, PROCESSES, Plan};
 use super::program;
 use super::schedule::{Places, Process, Schedule, Shared, State, Turn, lock};
@@ -237,6 +237,11 @@ impl Host {
             Act::KillBroker => {
                 self.board.mark(BROKER_KILLED);
                 self.brokers.kill()?;
+            }
+            Act::EndBroker => {
+                if self.brokers.tell_to_end()? {
+                    self.board.mark(BROKER_ENDED);
+                }
             }
             Act::Freeze(number) => self.freeze(number),
             Act::Stop(process, ns) => self.stop(process, ns),

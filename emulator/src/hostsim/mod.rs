@@ -31,7 +31,7 @@ mod schedule;
 mod services;
 mod verdict;
 
-use board::BROKER_KILLED;
+use board::{BROKER_ENDED, BROKER_KILLED};
 use host::Host;
 use plan::Plan;
 use schedule::{Places, Visits};
@@ -50,7 +50,8 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 25] = [
+const EXPECTED: [&str; 26] = [
+    BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
     "a connection is accepted",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::board::{BROKER_KILLED, Board, End, Endpoint};
+use super::board::{Board, End, Endpoint};
 use super::keeper;
 use super::memory::{Memory, place_in_turn};
 use super::plan::Connection;
@@ -228,10 +228,10 @@ fn patiently<T>(board: &Board, mut call: impl FnMut() -> Result<T, VerbsError>) 
             Err(error) => error.to_string(),
         };
         attempts += 1;
-        let had_kill = board.notes().marks.contains_key(BROKER_KILLED);
+        let had_none = board.notes().was_without_broker();
         let is_in_use = text.contains("is taken by process");
-        assert!(had_kill && is_in_use && attempts < 1_000, "refused: {text}");
-        board.mark("an address is refused after the death of a broker");
+        assert!(had_none && is_in_use && attempts < 1_000, "refused: {text}");
+        board.mark("an address is refused after the end of a broker");
         turn::sleep(Duration::from_millis(10));
     }
 }

@@ -72,6 +72,8 @@ pub(super) struct Connection {
 pub(super) enum Act {
     Kill(usize),
     KillBroker,
+    /// A user stops the broker.
+    EndBroker,
     /// A thread with this number, among those of connections, gets no processor for a while.
     Freeze(usize),
     /// A process is stopped for so many nanoseconds, and continues.
@@ -204,7 +206,8 @@ impl Plan {
         let victim = connection.processes[below(2)];
         let mut acts = vec![(20 + below(400) as u64, Act::Kill(victim))];
         if below(3) == 0 {
-            acts.push((20 + below(400) as u64, Act::KillBroker));
+            let end = [Act::KillBroker, Act::EndBroker][below(2)];
+            acts.push((20 + below(400) as u64, end));
         }
         acts.sort_by_key(|(at, _)| *at);
         Self {
@@ -239,7 +242,7 @@ impl Plan {
         let acts = (0..below(4)).map(|_| {
             let act = match below(10) {
                 0..=3 => Act::Kill(below(PROCESSES)),
-                4 => Act::KillBroker,
+                4 => [Act::KillBroker, Act::EndBroker][below(2)],
                 5 | 6 => Act::Stop(below(PROCESSES), STOPS_NS[below(STOPS_NS.len())]),
                 _ => Act::Freeze(below(2 * connections.len())),
             };

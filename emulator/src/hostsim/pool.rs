@@ -100,21 +100,27 @@ impl Pool {
 }
 
 /// Returns the number of receives in the queue of a process. If a thread may get no processor, or
-/// has an end that may fail before it has taken its receives, those of the others must be left.
+/// has an end that may fail before it has taken its receives, those of the others must be left. A
+/// datagram without a receive is lost.
 fn receives_of(plan: &Plan, process: usize) -> u32 {
-    let is_calm = plan.acts.is_empty() && plan.strike.is_none();
+    let ends = (0..plan.connections.len()).flat_map(|at| [(at, 0), (at, 1)]);
+    let pooled = ends.filter(|(at, end)| {
+        let connection = &plan.connections[*at];
+        connection.pools && connection.processes[*end] == process
+    });
+    let are_reliable = |(at, _): (usize, usize)| {
+        let service = plan.connections[at].service;
+        service.traits().is_reliable
+    };
+    let is_calm = plan.acts.is_empty() && plan.strike.is_none() && pooled.clone().all(are_reliable);
     let of_end = |(at, end): (usize, usize)| {
         let connection = &plan.connections[at];
-        if !connection.pools || connection.processes[end] != process {
-            return 0;
-        }
         let all = connection.messages[1 - end];
-        if is_calm && connection.service.traits().is_reliable {
+        if is_calm {
             connection.depth.min(all)
         } else {
             all
         }
     };
-    let ends = (0..plan.connections.len()).flat_map(|at| [(at, 0), (at, 1)]);
-    ends.map(of_end).sum()
+    pooled.map(of_end).sum()
 }

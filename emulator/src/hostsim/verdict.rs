@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::board::{BROKER_KILLED, other};
+use super::board::other;
 use super::exchange::{ADD, Exchange, READ, SEND, bytes_of, source_of};
 use super::memory::{ADDED, GOT, READ_LEN, place_in_turn, written_at};
 use crate::{Completion, ImmOrInv, WcOpcode, WcStatus};
@@ -127,8 +127,8 @@ impl Exchange {
             let is_lost = number.is_some_and(|number| number < own.received);
             let was_stopped = self.board.was_stopped(other(self.end));
             // So does one that both a process and its broker were to send.
-            let had_kill = self.board.notes().marks.contains_key(BROKER_KILLED);
-            if is_lost && self.board.plan.loss == 0 && !had_kill && !was_stopped {
+            let had_none = self.board.notes().was_without_broker();
+            if is_lost && self.board.plan.loss == 0 && !had_none && !was_stopped {
                 self.board.complain(format!(
                     "{:?}: message {number:?} failed ({status:?}), but its receiver has seen it",
                     self.end
@@ -143,7 +143,7 @@ impl Exchange {
             let keeper = self.board.keeper_of(peer);
             let passes_nothing = |process| {
                 let notes = self.board.notes();
-                had_kill && notes.dead.contains(&process) || notes.stopped.contains(&process)
+                had_none && notes.dead.contains(&process) || notes.stopped.contains(&process)
             };
             let has_no_way = keeper.is_some_and(passes_nothing);
             // One that has failed takes no messages any more.

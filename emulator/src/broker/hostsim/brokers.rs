@@ -93,6 +93,16 @@ impl Brokers {
         Ok(())
     }
 
+    /// Tells the broker to end, as a user does. Returns false without a broker.
+    ///
+    /// # Errors
+    /// Those of a step.
+    pub(crate) fn tell_to_end(&mut self) -> Result<bool, String> {
+        let is_there = !self.0.brokers.is_empty();
+        self.0.take(Step::EndBroker { dir: DIR })?;
+        Ok(is_there)
+    }
+
     /// Notes that a process has ended.
     pub(crate) fn end(&self, process: &HostProcess) {
         self.0.host.processes.lock().end(process.0.number);
