@@ -58,24 +58,6 @@ fn wait_until_gone(pair: &mut EndlessPair, broker: u32) {
     });
 }
 
-/// Checks that `rocade broker stop` ends the broker, while a running transfer continues.
-#[test]
-fn a_transfer_survives_broker_stop() {
-    for link in LINKS {
-        transfer_and_broker_stop(&or_skip!(Rig::loopback(PERFTEST)).with_link(link));
-    }
-}
-
-fn transfer_and_broker_stop(rig: &Rig) {
-    let mut pair = EndlessPair::start(rig, "ib_send_bw", &["-s", "65536"]);
-    pair.wait_progress();
-    let first = broker_pid(rig).expect("a broker runs");
-    rig.rocade(&["broker", "stop"]).expect_success();
-    wait_until_gone(&mut pair, first);
-    Pingpong::new(&["-c"]).run(rig, LIMIT);
-    pair.wait_progress();
-}
-
 /// Checks that programs that have ended occupy no process slot.
 #[test]
 fn slots_come_back() {
