@@ -55,6 +55,8 @@ pub(super) struct Notes {
     pub(super) flows: BTreeMap<End, Flow>,
     /// Ends whose queue pair is connected.
     pub(super) connected: BTreeSet<End>,
+    /// Keys of windows to the memory of ends.
+    pub(super) windows: BTreeMap<End, Rkey>,
     /// Ends that drop their objects.
     pub(super) leaving: BTreeSet<End>,
     /// Ends that have done all they were to do.

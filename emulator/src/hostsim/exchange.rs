@@ -1,7 +1,7 @@
 //! One end of a connection at work: it sends and receives messages until all are there.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use super::board::{Board, End, Endpoint, Flow, other};
@@ -13,7 +13,7 @@ use super::program::{Program, name_of};
 use super::services::{ATOMICS, READS, Service, Traits, WRITES};
 use crate::engine::common::pattern;
 use crate::sync::turn;
-use crate::{SendOp, Sge, VerbsError, sys};
+use crate::{Completion, Mw, Rkey, SendOp, Sge, VerbsError, WcStatus, sys};
 
 /// Time for which a program that polls waits for messages that may never come.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -27,6 +27,8 @@ const NAP_DOUBLINGS: u32 = 6;
 pub(super) const SEND: u64 = 1 << 32;
 pub(super) const ADD: u64 = 1 << 33;
 pub(super) const READ: u64 = 1 << 34;
+/// The ID of the bind of a window.
+const BIND: u64 = 1 << 35;
 
 /// Sends and receives all messages of an end.
 pub(super) fn exchange(program: &Program, end: End) {
@@ -59,6 +61,8 @@ pub(super) fn exchange(program: &Program, end: End) {
             traits: plan.service.traits(),
             objects,
             peer,
+            rkey: AtomicU32::new(peer.rkey.get()),
+            window: OnceLock::new(),
             others: [AtomicU32::new(0), AtomicU32::new(0)],
             under_way: AtomicU32::new(0),
             taking: Mutex::new(0),
@@ -116,6 +120,10 @@ pub(super) struct Exchange {
     pub(super) traits: Traits,
     pub(super) objects: Objects,
     peer: Endpoint,
+    /// The key of the peer's memory.
+    rkey: AtomicU32,
+    /// The window by which the peer accesses the memory of this end.
+    window: OnceLock<Mw>,
     /// Number of atomics and READs posted.
     others: [AtomicU32; 2],
     /// Number of those without a completion.
@@ -129,15 +137,47 @@ pub(super) struct Exchange {
 impl Exchange {
     /// Waits for the peer, and starts a second thread if the plan has one.
     fn begin(self: &Arc<Self>) {
+        if self.plan.windows {
+            self.open_window();
+        }
         self.board.notes().connected.insert(self.end);
         let peer = other(self.end);
         let is_ready = || self.board.is_dead(peer) || self.board.notes().connected.contains(&peer);
         turn::until(None, is_ready);
+        if let Some(rkey) = self.board.notes().windows.get(&peer) {
+            self.rkey.store(rkey.get(), Ordering::Relaxed);
+        }
         if self.plan.is_assisted[self.end.1] {
             let own = Arc::clone(self);
             let schedule = turn::own().expect("a simulated thread");
             let name = name_of(self.end) + "b";
             schedule.spawn(&name, Box::new(move || own.assist()));
+        }
+    }
+
+    /// Binds a window to the memory of this end, and tells the peer its key.
+    fn open_window(&self) {
+        let (window, rkey) = self.objects.bind_window(BIND);
+        let mut completion = None;
+        turn::until(None, || {
+            completion = completion
+                .take()
+                .or_else(|| self.objects.side.cq.poll_one());
+            completion.is_some()
+        });
+        let completion: Completion = completion.expect("it has come");
+        assert_eq!(completion.wr_id, BIND, "nothing else is under way");
+        match completion.status {
+            WcStatus::Success => {
+                self.window.set(window).expect("one window");
+                self.board.notes().windows.insert(self.end, rkey);
+            }
+            // The peer has disconnected.
+            WcStatus::WrFlushErr => {}
+            status => {
+                let text = format!("{:?}: a window is not bound ({status:?})", self.end);
+                self.board.complain(text);
+            }
         }
     }
 
@@ -225,13 +265,18 @@ impl Exchange {
         self.board.notes().flows.entry(self.end).or_default().posted = number + 1;
         self.board
             .note(format!("{:?} posts message {number}", self.end));
-        let rkey = self.peer.rkey;
+        let rkey = Rkey::new(self.rkey.load(Ordering::Relaxed));
+        let is_last = number + 1 == self.plan.messages[self.end.1];
+        let has_others = self.plan.mix & self.traits.mix & (ATOMICS | READS) != 0;
         let op = if self.is_write(number) {
             SendOp::Write {
                 va: self.peer.addr + written_at(number, len) as u64,
                 rkey,
                 imm: Some(number.to_be_bytes()),
             }
+        } else if self.plan.windows && is_last && !has_others {
+            self.board.mark("a message invalidates a window");
+            SendOp::SendInv { rkey }
         } else {
             SendOp::Send { imm: None }
         };

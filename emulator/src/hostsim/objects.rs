@@ -14,9 +14,9 @@ use crate::cm::CmId;
 use crate::engine::common::{ALL_ACCESS, Side, register};
 use crate::sync::turn;
 use crate::{
-    AddressVector, Ah, Cq, Datagram, DctInitAttr, Mtu, Pd, Qkey, Qp, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, Qpn, SendFlags, SendOp, SendWr, Sge, Srq, SrqInitAttr, Srqn, ToDct,
-    VerbsError, Xrcd, transition_rule,
+    AddressVector, Ah, Bind, Cq, Datagram, DctInitAttr, Mtu, Mw, Pd, Qkey, Qp, QpAttr,
+    QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq,
+    SrqInitAttr, Srqn, ToDct, VerbsError, WindowKind, Xrcd, transition_rule,
 };
 
 /// The key of datagrams.
@@ -176,6 +176,29 @@ impl Objects {
             Some(_) => number,
             None => number + u64::from(self.receives.0),
         }
+    }
+
+    /// Posts the bind of a new window to the memory of the end. Returns its key, too.
+    pub(super) fn bind_window(&self, wr_id: u64) -> (Mw, Rkey) {
+        let side = &self.side;
+        let window = side.pd.alloc_mw(WindowKind::Type2).expect("a window");
+        let rkey = window.rkey().with_next_tag();
+        let bind = Bind {
+            rkey,
+            lkey: side.mr.lkey(),
+            va: side.mr.addr(),
+            len: self.memory.0.len() as u64,
+            access: ALL_ACCESS,
+        };
+        let wr = SendWr {
+            wr_id,
+            op: SendOp::Bind(bind),
+            flags: SendFlags::SIGNALED,
+            sges: &[],
+        };
+        let posted = side.qp.post_sends(|queue| queue.push(&wr));
+        posted.expect("space");
+        (window, rkey)
     }
 
     /// Posts a send work request.

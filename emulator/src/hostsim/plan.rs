@@ -56,6 +56,8 @@ pub(super) struct Connection {
     pub(super) answers: bool,
     /// Operations beside SENDs. 0 is none.
     pub(super) mix: u32,
+    /// Peers access the memory of an end by a window, if the service has them.
+    pub(super) windows: bool,
     /// Receives come from a queue that the ends of a process share.
     pub(super) pools: bool,
     /// A third process makes the targets of XRC, if it has the address of the end.
@@ -136,6 +138,7 @@ impl Connection {
             timeout: [14, 14, 12][below(3)],
             answers,
             mix: u32::try_from(below(8)).unwrap_or(0),
+            windows: below(3) == 0 && traits.has_windows,
             pools: below(2) == 0 && traits.may_pool,
             is_kept: below(2) == 0,
             ending: [
@@ -171,6 +174,7 @@ impl Plan {
         let mut connection = Connection::draw(below);
         connection.service = [Service::Rc, Service::Rc, Service::Cm, Service::Dc][below(4)];
         let traits = connection.service.traits();
+        connection.windows &= traits.has_windows;
         connection.len = traits.longest.min([8, 64, 2500][below(3)]);
         connection.answers = true;
         connection.mix = 0;
@@ -201,6 +205,7 @@ impl Plan {
     fn draw_early_end(seed: u64, below: &mut impl FnMut(usize) -> usize) -> Self {
         let mut connection = Connection::draw(below);
         connection.service = [Service::Cm, Service::Cm, Service::Xrc][below(3)];
+        connection.windows &= connection.service.traits().has_windows;
         connection.pools = false;
         connection.messages = [0; 2].map(|_| u32::try_from(below(3)).unwrap_or(0));
         let victim = connection.processes[below(2)];
@@ -308,6 +313,9 @@ impl Plan {
             }
             if connection.service != Service::Rc {
                 try_with(&|plan| plan.connections[index].service = Service::Rc);
+            }
+            if connection.windows {
+                try_with(&|plan| plan.connections[index].windows = false);
             }
             if connection.pools {
                 try_with(&|plan| plan.connections[index].pools = false);

@@ -34,6 +34,8 @@ pub(super) struct Traits {
     pub(super) longest: usize,
     /// Number of bytes before a message in its buffer.
     pub(super) header: usize,
+    /// The queue pair that sends also receives, so that windows can be bound to it.
+    pub(super) has_windows: bool,
     /// Receives may come from the queue that the ends of a process share.
     pub(super) may_pool: bool,
     /// The mark of a message that has arrived.
@@ -50,6 +52,7 @@ const RELIABLE: Traits = Traits {
     mix: WRITES | ATOMICS | READS,
     longest: usize::MAX,
     header: 0,
+    has_windows: true,
     may_pool: true,
     arrived: "a message arrives over RC",
     outlived: "a killed process acknowledges over RC",
@@ -83,6 +86,7 @@ impl Service {
             Self::Uc => Traits {
                 sender: QpType::Uc,
                 is_reliable: false,
+                has_windows: false,
                 mix: WRITES,
                 arrived: "a message arrives over UC",
                 outlived: "a killed process acknowledges over UC",
@@ -95,12 +99,14 @@ impl Service {
                 mix: 0,
                 longest: 1024,
                 header: 40,
+                has_windows: false,
                 arrived: "a message arrives over UD",
                 outlived: "a killed process acknowledges over UD",
                 ..RELIABLE
             },
             Self::Xrc => Traits {
                 sender: QpType::XrcSend,
+                has_windows: false,
                 may_pool: false,
                 arrived: "a message arrives over XRC",
                 outlived: "a killed process acknowledges over XRC",
@@ -108,6 +114,7 @@ impl Service {
             },
             Self::Dc => Traits {
                 sender: QpType::DcInitiator,
+                has_windows: false,
                 arrived: "a message arrives over DC",
                 outlived: "a killed process acknowledges over DC",
                 ..RELIABLE

@@ -190,11 +190,11 @@ impl Side {
     }
 }
 
-/// Registers memory with all rights.
+/// Registers memory with all rights, also for windows.
 pub fn register(pd: &Pd, memory: &'static [std::sync::atomic::AtomicU8]) -> Mr {
     let addr = memory.as_ptr() as u64;
     // SAFETY: leaked memory, accessed through atomics only.
-    unsafe { pd.reg_mr(addr, memory.len(), addr, ALL_ACCESS) }.unwrap()
+    unsafe { pd.reg_mr(addr, memory.len(), addr, ALL_ACCESS | AccessFlags::MW_BIND) }.unwrap()
 }
 
 /// Two connected sides.
