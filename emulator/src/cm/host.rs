@@ -1,10 +1,10 @@
 //! The connection manager's part in the engine: incoming and outgoing datagrams, and timers.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::sync::{Mutex, MutexGuard, rank};

@@ -16,9 +16,9 @@
 //! The background thread looks after the program as it does after a thread that waits
 //! (`event_wait.rs`), and receives what lies unread.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::process;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::link::Link as _;

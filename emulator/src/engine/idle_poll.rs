@@ -5,8 +5,8 @@
 //! one millisecond at most. The limit is there because the application may also wait for something
 //! outside Rocade.
 
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crate::link::Link as _;

@@ -4,8 +4,8 @@
 //! though another is busy. A thread without completions for long counts as idle while others have
 //! some, also if its polls receive the packets of others.
 
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::Nic;
 use super::idle_policy::Sleeps;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::plan::{PROCESSES, Plan};
+use super::plan::{PROCESSES, Plan, address_of};
 use super::schedule::lock;
 use super::services::Service;
 use super::{Marks, connecting};
@@ -131,7 +131,7 @@ impl Board {
     pub(super) fn keeper_of(&self, end: End) -> Option<usize> {
         let connection = &self.plan.connections[end.0];
         let own = self.process_of(end);
-        let is_keeper = |other: &usize| *other != own && other % 2 == own % 2;
+        let is_keeper = |other: &usize| *other != own && address_of(*other) == address_of(own);
         let has_keeper = connection.service == Service::Xrc && connection.is_kept;
         (0..PROCESSES).find(is_keeper).filter(|_| has_keeper)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::board::{Board, End, Notes, other};
 use super::objects::Objects;
-use super::plan::Ending;
+use super::plan::{self, Ending};
 use super::program::Program;
 use crate::broker::hostsim::brokers;
 use crate::cm::{CmChannel, CmEvent, CmEventKind, CmId, CmParam, ConnParam, PortSpace, RejReason};
@@ -186,7 +186,7 @@ fn param(objects: &Objects, end: End) -> ConnParam {
 }
 
 fn address_of(board: &Board, end: End) -> SocketAddr {
-    let address = u8::try_from(board.process_of(end) % 2).unwrap_or(0);
+    let address = plan::address_of(board.process_of(end));
     let port = PORT + u16::try_from(end.0).unwrap_or(0);
     SocketAddr::new(brokers::address(address).ip(), port)
 }

@@ -1,12 +1,12 @@
 //! A host: its brokers, its processes with engines, and the events of a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::board::{BROKER_ENDED, BROKER_KILLED, Board, End};
-use super::plan::{Act, PROCESSES, Plan};
+use super::plan::{Act, PROCESSES, Plan, SUCCESSOR};
 use super::program;
 use super::schedule::{Places, Process, Schedule, Shared, State, Turn, lock};
 use super::{Marks, connecting};
@@ -71,6 +71,8 @@ pub(super) struct Host {
     last: Option<usize>,
     /// Time until which something was left to do.
     settled_at: u64,
+    /// The events that are left, by their turns.
+    acts: VecDeque<(u64, Act)>,
     /// Number of turns in which threads only looked for work, less those with work.
     idle_turns: u32,
 }
@@ -92,6 +94,7 @@ impl Host {
             strike_at: None,
             last: None,
             settled_at: begin,
+            acts: plan.acts.clone().into(),
             idle_turns: 0,
         };
         for number in 0..PROCESSES {
@@ -137,10 +140,12 @@ impl Host {
     }
 
     fn run_acts(&mut self) -> Result<(), String> {
-        let mut acts = self.board.plan.acts.clone().into_iter().peekable();
         self.schedule.take_spawned();
         loop {
-            while let Some((_, act)) = acts.next_if(|(at, _)| *at <= self.schedule.turns) {
+            while let Some((at, act)) = self.acts.front().copied()
+                && at <= self.schedule.turns
+            {
+                self.acts.pop_front();
                 self.act(act)?;
             }
             self.strike()?;
@@ -245,6 +250,11 @@ impl Host {
             }
             Act::Freeze(number) => self.freeze(number),
             Act::Stop(process, ns) => self.stop(process, ns),
+            Act::Start => {
+                self.board.mark("a process starts later");
+                self.start(SUCCESSOR);
+                self.schedule.take_spawned();
+            }
         }
         Ok(())
     }
@@ -375,6 +385,12 @@ impl Host {
             return Ok(());
         }
         if ready.is_empty() {
+            // All may wait for a process that has not started.
+            let starts = self.acts.iter().any(|(_, act)| *act == Act::Start);
+            if let Some((at, _)) = self.acts.front().filter(|_| starts) {
+                self.schedule.turns = self.schedule.turns.max(*at);
+                return Ok(());
+            }
             let is_settled = self.board.unsettled(&[]).is_empty();
             let Some(next) = deadline.or_else(|| is_settled.then_some(now + 2 * REST_NS)) else {
                 return Err(self.explain_unrest());

@@ -50,7 +50,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 27] = [
+const EXPECTED: [&str; 28] = [
     BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
@@ -71,6 +71,7 @@ const EXPECTED: [&str; 27] = [
     "a process is killed soon after it has received",
     "a process is killed while its peer connects",
     "a process is stopped",
+    "a process starts later",
     "a request is rejected",
     "a second thread takes completions of a queue pair",
     "a sender gives up a peer that is stopped",

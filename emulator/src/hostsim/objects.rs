@@ -14,9 +14,9 @@ use crate::cm::CmId;
 use crate::engine::common::{ALL_ACCESS, Side, register};
 use crate::sync::turn;
 use crate::{
-    AddressVector, Ah, Bind, Cq, Datagram, DctInitAttr, Mtu, Mw, Pd, Qkey, Qp, QpAttr,
-    QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq,
-    SrqInitAttr, Srqn, ToDct, VerbsError, WindowKind, Xrcd, transition_rule,
+    AddressVector, Ah, Bind, Cq, Datagram, DctInitAttr, Mtu, Mw, Pd, Qkey, Qp, QpAttr, QpAttrMask,
+    QpCap, QpInitAttr, QpState, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq, SrqInitAttr, Srqn,
+    ToDct, VerbsError, WindowKind, Xrcd, transition_rule,
 };
 
 /// The key of datagrams.

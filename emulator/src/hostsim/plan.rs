@@ -4,8 +4,15 @@ use super::memory::MOST_MESSAGES;
 use super::services::Service;
 use crate::random::Random;
 
-/// Most processes of a host.
+/// Processes of a host that start at the begin.
 pub(super) const PROCESSES: usize = 3;
+/// The process that starts later, if a plan has it.
+pub(super) const SUCCESSOR: usize = PROCESSES;
+
+/// Returns the number of the address of a process.
+pub(super) const fn address_of(process: usize) -> u8 {
+    if process == 1 { 1 } else { 0 }
+}
 
 /// Times for which a process is stopped, in ns. The last one is longer than all retries of queue
 /// pairs.
@@ -80,6 +87,8 @@ pub(super) enum Act {
     Freeze(usize),
     /// A process is stopped for so many nanoseconds, and continues.
     Stop(usize, u64),
+    /// [`SUCCESSOR`] starts.
+    Start,
 }
 
 /// A process that is killed soon after it has received.
@@ -161,7 +170,8 @@ impl Plan {
             let number = random.next() % limit as u64;
             usize::try_from(number).unwrap_or(0)
         };
-        match below(6) {
+        match below(7) {
+            2 => Self::draw_successor(seed, &mut below),
             0 => Self::draw_last_words(seed, &mut below),
             1 => Self::draw_early_end(seed, &mut below),
             _ => Self::draw_any(seed, &mut below),
@@ -223,6 +233,37 @@ impl Plan {
             connections: vec![connection],
             strike: None,
             acts,
+        }
+    }
+
+    /// Draws a plan in which a process is killed, and another one starts at its address.
+    fn draw_successor(seed: u64, below: &mut impl FnMut(usize) -> usize) -> Self {
+        let mut connections = vec![Connection::draw(below), Connection::draw(below)];
+        // The target of an XRC connection has another creator, which is killed.
+        let of_victim = if connections[0].service == Service::Xrc {
+            0
+        } else {
+            2
+        };
+        connections[0].is_kept = true;
+        connections[0].processes = [[of_victim, 1], [1, of_victim]][below(2)];
+        let peer = [0, 1][below(2)];
+        connections[1].processes = [[SUCCESSOR, peer], [peer, SUCCESSOR]][below(2)];
+        let killed_at = 20 + below(1_000);
+        let mut acts = vec![(killed_at, Act::Kill(2))];
+        acts.push((killed_at + below(300), Act::Start));
+        if below(3) == 0 {
+            acts.push((20 + below(1_500), Act::KillBroker));
+        }
+        acts.sort_by_key(|(at, _)| *at);
+        Self {
+            seed,
+            udp: below(2) == 0,
+            loss: 0,
+            is_quick: below(2) == 0,
+            connections,
+            strike: None,
+            acts: acts.into_iter().map(|(at, act)| (at as u64, act)).collect(),
         }
     }
 
@@ -296,7 +337,8 @@ impl Plan {
         if self.strike.is_some() {
             try_with(&|plan| plan.strike = None);
         }
-        for index in 0..self.acts.len() {
+        let is_start = |index: &usize| self.acts[*index].1 == Act::Start;
+        for index in (0..self.acts.len()).filter(|index| !is_start(index)) {
             try_with(&|plan| {
                 plan.acts.remove(index);
             });

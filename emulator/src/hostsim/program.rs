@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::board::{Board, End};
 use super::exchange::exchange;
 use super::keeper::keep;
+use super::plan::address_of;
 use super::pool::Pool;
 use crate::broker::hostsim::brokers;
 use crate::config::BrokerConfig;
@@ -30,8 +31,7 @@ pub(super) fn run(board: &Arc<Board>, process: usize, broker: BrokerConfig) {
     if ends.is_empty() && kept.is_empty() {
         return;
     }
-    let address = u8::try_from(process % 2).unwrap_or(0);
-    let spec = format!("dev={}", brokers::address(address).ip());
+    let spec = format!("dev={}", brokers::address(address_of(process)).ip());
     let config = EngineConfig::from_specs(&[spec], BrokerMode::Auto(broker)).expect("a device");
     let link = if board.plan.udp {
         LinkMode::Udp

@@ -9,11 +9,11 @@
 //! pending, and up to which PSN. It is written last and in one store, so that a death never leaves
 //! a partial entry. The other words hold the destination, and change only while no ACK is pending.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::sync::Mutex;
 use rocade_wire::{CreditCode, Msn, Opcode, Operation, Pkey, Psn, Qpn, Service};

@@ -6,10 +6,10 @@
 //! line counts the lines that were ever used. The rest of the file was never touched and takes no
 //! memory.
 
+use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rocade_transport::cm::{CmRoute, ConnRecord, ConnRecordKind};
 use rocade_wire::Qpn;
@@ -93,7 +93,7 @@ impl ConnectionJournal {
         Some(self.used)
     }
 
-    fn words(&self, row: usize) -> &[std::sync::atomic::AtomicU64] {
+    fn words(&self, row: usize) -> &[crate::sync::atomic::AtomicU64] {
         let at = CONNECTIONS_AT / size_of::<u64>() + row * ROW_WORDS;
         &self.journal.shared.words()[at..][..ROW_WORDS]
     }

@@ -5,9 +5,9 @@
 //! partial line. Times are stored plus 1, because 0 is no time. The head has the end of the process
 //! and the number of lines.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ack::AckJournal;
 use super::{FAULT_REPORT_AT, shm_words};

@@ -3,9 +3,9 @@
 //! The counters are pairs of rule number and count. The word before them holds the generation of
 //! the rule list, or 0 while the list changes.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ack::AckJournal;
 use super::{REPORT_AT, shm_words};

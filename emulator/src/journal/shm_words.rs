@@ -1,6 +1,7 @@
 //! Words in shared memory, for ACK journals and XRC domains. All `unsafe` code of both is in this
 //! file.
 
+use crate::sync::atomic::AtomicU64;
 use std::ffi::{CStr, c_int};
 use std::fs::File;
 use std::io;
@@ -9,7 +10,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::AtomicU64;
 
 use crate::sys::check_file_size;
 

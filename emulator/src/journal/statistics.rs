@@ -4,8 +4,8 @@
 //! The first word is odd while the words change, and the second is their number. One thread writes
 //! at a time, and readers repeat what has changed under them.
 
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::ack::AckJournal;
 use super::{STATISTICS_AT, shm_words};

@@ -14,11 +14,11 @@
 //! word 2048..   the records, 512 words each
 //! ```
 
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use std::io;
 use std::iter;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rocade_transport::{AccessFlags, AddressVector, QpAttr, ReplayEntry, ResponderSnapshot};
 use rocade_wire::{Gid, Msn, Operation, Psn, Qpn, Rkey};

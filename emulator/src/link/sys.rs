@@ -229,7 +229,9 @@ pub(crate) fn send(
                 name_len,
             )
         };
-        return usize::try_from(sent).map_err(|_| io::Error::last_os_error());
+        let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error());
+        turn::point();
+        return sent;
     }
     msg.msg_control = (&raw mut control).cast();
     msg.msg_controllen = control_len as _;
@@ -237,7 +239,9 @@ pub(crate) fn send(
     // SAFETY: every pointer in `msg` is to a live local or to `data`, each with its true length,
     // and sendmsg only reads them.
     let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const msg, flags) };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error());
+    turn::point();
+    sent
 }
 
 /// Appends control messages to a buffer.

@@ -1,12 +1,12 @@
 //! A queue of events behind a file descriptor that applications may poll, epoll or make
 //! non-blocking.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::event_waiter::EventWaiter;
 use crate::error::VerbsError;

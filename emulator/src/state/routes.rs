@@ -10,9 +10,9 @@
 //! memory link comes or goes later, the route changes at once, so that datagrams may overtake each
 //! other.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::link::Link as _;

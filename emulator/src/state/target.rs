@@ -1,7 +1,7 @@
 //! XRC targets: their open handles, and their ownership if several processes serve them in turn.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::sync::{Mutex, rank};
 use rocade_transport::{Qp, QpAttr, QpState};

@@ -16,6 +16,16 @@ pub(crate) mod rank;
 mod stepped;
 pub(crate) mod turn;
 
+/// The atomics of code without a loom model, and of memory that processes share. In a simulated
+/// host threads may hand over at each access, too.
+pub(crate) mod atomic {
+    #[cfg(all(test, not(loom)))]
+    pub(crate) use super::stepped::{AtomicBool, AtomicU64, AtomicUsize};
+    #[cfg(not(all(test, not(loom))))]
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+    pub(crate) use std::sync::atomic::{Ordering, fence};
+}
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};

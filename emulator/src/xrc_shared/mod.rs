@@ -20,9 +20,9 @@ mod targets;
 
 pub(crate) use targets::share_target;
 
+use crate::sync::atomic::{AtomicBool, Ordering};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::link::Link as _;

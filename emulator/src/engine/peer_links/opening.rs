@@ -5,9 +5,9 @@
 //! has added it: the others do not know the link then, and would leave its packets unread. Until
 //! the peer has opened its end, queue pairs use UDP.
 
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Nic;
 use crate::config::LinkMode;

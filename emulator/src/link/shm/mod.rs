@@ -12,13 +12,13 @@ pub(crate) mod fuzz;
 mod memory;
 mod ring;
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;
 use std::io;
 use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::sync::{Mutex, MutexGuard, rank};
 use rocade_wire::{FastPathPacket, Packet, PacketError};
