@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::board::{BROKER_ENDED, BROKER_KILLED, Board, End};
 use super::plan::{Act, PROCESSES, Plan, SUCCESSOR};
@@ -108,6 +108,8 @@ impl Host {
             number,
             identity: self.brokers.new_process(),
             is_dead: AtomicBool::new(false),
+            datagrams_left: AtomicU64::new(self.board.plan.datagrams_of(number)),
+            is_doomed: AtomicBool::new(false),
             mappings: Mutex::default(),
             alarms: Mutex::default(),
         });
@@ -166,7 +168,19 @@ impl Host {
                 return Err(self.explain_unrest());
             }
             self.turn(now)?;
+            self.kill_doomed()?;
         }
+    }
+
+    /// Kills a process that has sent as many datagrams as the plan says.
+    fn kill_doomed(&mut self) -> Result<(), String> {
+        let is_doomed = |process: &&Arc<Process>| process.is_doomed.load(Ordering::Relaxed);
+        let doomed = self.processes.values().find(is_doomed);
+        let Some(number) = doomed.map(|process| process.number) else {
+            return Ok(());
+        };
+        self.board.mark("a process is killed after a datagram");
+        self.act(Act::Kill(number))
     }
 
     /// Names the ends that are not done, and what their threads wait for.

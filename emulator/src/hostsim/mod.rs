@@ -50,7 +50,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 28] = [
+const EXPECTED: [&str; 29] = [
     BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
@@ -68,6 +68,7 @@ const EXPECTED: [&str; 28] = [
     "a message arrives over XRC",
     "a message invalidates a window",
     "a message of a killed process arrives",
+    "a process is killed after a datagram",
     "a process is killed soon after it has received",
     "a process is killed while its peer connects",
     "a process is stopped",

@@ -117,6 +117,18 @@ impl Schedule for OwnThread {
         }
     }
 
+    fn sent(&self) {
+        if self.is_dead() {
+            return;
+        }
+        if self.process.datagrams_left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.process.is_doomed.store(true, Ordering::Relaxed);
+            self.pause(Pause::Turn);
+        } else {
+            self.point(true);
+        }
+    }
+
     fn time(&self) -> &Arc<AtomicU64> {
         &self.shared.time
     }

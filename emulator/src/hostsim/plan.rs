@@ -114,6 +114,8 @@ pub(super) struct Plan {
     pub(super) is_quick: bool,
     pub(super) connections: Vec<Connection>,
     pub(super) strike: Option<Strike>,
+    /// A process that is killed right after it has sent so many datagrams.
+    pub(super) last_datagram: Option<(usize, u64)>,
     /// Events, by the turn at which they happen.
     pub(super) acts: Vec<(u64, Act)>,
 }
@@ -171,11 +173,17 @@ impl Plan {
             usize::try_from(number).unwrap_or(0)
         };
         match below(7) {
-            2 => Self::draw_successor(seed, &mut below),
             0 => Self::draw_last_words(seed, &mut below),
             1 => Self::draw_early_end(seed, &mut below),
+            2 => Self::draw_successor(seed, &mut below),
             _ => Self::draw_any(seed, &mut below),
         }
+    }
+
+    /// Returns the number of datagrams after which a process is killed.
+    pub(super) fn datagrams_of(&self, process: usize) -> u64 {
+        let own = self.last_datagram.filter(|(number, _)| *number == process);
+        own.map_or(u64::MAX, |(_, count)| count)
     }
 
     /// Draws a plan in which a process takes a message that it may answer, so that its ACK is
@@ -192,7 +200,9 @@ impl Plan {
         let answers = 8 + below(6);
         connection.messages = [answers + below(3), answers]
             .map(|count| u32::try_from(count).unwrap_or(0).min(MOST_MESSAGES));
-        let strike = (below(4) > 0).then(|| {
+        let kind = below(4);
+        let last_datagram = (kind == 1).then(|| (connection.processes[1], 5 + below(30) as u64));
+        let strike = (kind > 1).then(|| {
             let within = [2, 10, 40][below(3)];
             Strike {
                 sender: (0, below(2)),
@@ -207,6 +217,7 @@ impl Plan {
             is_quick: below(2) == 0,
             connections: vec![connection],
             strike,
+            last_datagram,
             acts: Vec::new(),
         }
     }
@@ -219,7 +230,11 @@ impl Plan {
         connection.pools = false;
         connection.messages = [0; 2].map(|_| u32::try_from(below(3)).unwrap_or(0));
         let victim = connection.processes[below(2)];
-        let mut acts = vec![(20 + below(400) as u64, Act::Kill(victim))];
+        let last_datagram = (below(2) == 0).then(|| (victim, 1 + below(12) as u64));
+        let mut acts = Vec::new();
+        if last_datagram.is_none() {
+            acts.push((20 + below(400) as u64, Act::Kill(victim)));
+        }
         if below(3) == 0 {
             let end = [Act::KillBroker, Act::EndBroker][below(2)];
             acts.push((20 + below(400) as u64, end));
@@ -232,6 +247,7 @@ impl Plan {
             is_quick: below(2) == 0,
             connections: vec![connection],
             strike: None,
+            last_datagram,
             acts,
         }
     }
@@ -240,11 +256,8 @@ impl Plan {
     fn draw_successor(seed: u64, below: &mut impl FnMut(usize) -> usize) -> Self {
         let mut connections = vec![Connection::draw(below), Connection::draw(below)];
         // The target of an XRC connection has another creator, which is killed.
-        let of_victim = if connections[0].service == Service::Xrc {
-            0
-        } else {
-            2
-        };
+        let is_kept = connections[0].service == Service::Xrc;
+        let of_victim = if is_kept { 0 } else { 2 };
         connections[0].is_kept = true;
         connections[0].processes = [[of_victim, 1], [1, of_victim]][below(2)];
         let peer = [0, 1][below(2)];
@@ -263,6 +276,7 @@ impl Plan {
             is_quick: below(2) == 0,
             connections,
             strike: None,
+            last_datagram: None,
             acts: acts.into_iter().map(|(at, act)| (at as u64, act)).collect(),
         }
     }
@@ -306,6 +320,7 @@ impl Plan {
             is_quick,
             connections,
             strike,
+            last_datagram: None,
             acts,
         }
     }
@@ -333,6 +348,9 @@ impl Plan {
         }
         if self.loss > 0 {
             try_with(&|plan| plan.loss = 0);
+        }
+        if self.last_datagram.is_some() {
+            try_with(&|plan| plan.last_datagram = None);
         }
         if self.strike.is_some() {
             try_with(&|plan| plan.strike = None);

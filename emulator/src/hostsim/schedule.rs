@@ -112,6 +112,10 @@ pub(super) struct Process {
     pub(super) number: usize,
     pub(super) identity: HostProcess,
     pub(super) is_dead: AtomicBool,
+    /// Number of datagrams after which it is killed.
+    pub(super) datagrams_left: AtomicU64,
+    /// It has sent the last of them.
+    pub(super) is_doomed: AtomicBool,
     /// Memory that others can see: start and length.
     pub(super) mappings: Mutex<BTreeMap<usize, usize>>,
     /// Timers that have not expired, and when they do.

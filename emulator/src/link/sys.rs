@@ -230,7 +230,7 @@ pub(crate) fn send(
             )
         };
         let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error());
-        turn::point();
+        turn::sent();
         return sent;
     }
     msg.msg_control = (&raw mut control).cast();
@@ -240,7 +240,7 @@ pub(crate) fn send(
     // and sendmsg only reads them.
     let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const msg, flags) };
     let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error());
-    turn::point();
+    turn::sent();
     sent
 }
 

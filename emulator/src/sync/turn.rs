@@ -12,6 +12,10 @@ mod nothing {
     #[inline(always)]
     pub(crate) const fn point() {}
 
+    /// Hands over now and then, after a datagram was sent.
+    #[inline(always)]
+    pub(crate) const fn sent() {}
+
     /// Waits until a lock is free.
     #[inline(always)]
     pub(crate) fn until_free(_: impl Fn() -> bool) {}
@@ -116,6 +120,9 @@ mod simulated {
         /// Hands over now and then, rarely unless it is a lock.
         fn point(&self, is_lock: bool);
 
+        /// Notes that a datagram was sent, and hands over now and then.
+        fn sent(&self);
+
         /// Returns the time, which all processes of the host share.
         fn time(&self) -> &Arc<AtomicU64>;
 
@@ -176,6 +183,14 @@ mod simulated {
     pub(crate) fn step() {
         if let Some(own) = own_here() {
             own.point(false);
+        }
+    }
+
+    /// Hands over now and then, after a datagram was sent.
+    #[track_caller]
+    pub(crate) fn sent() {
+        if let Some(own) = own_here() {
+            own.sent();
         }
     }
 
