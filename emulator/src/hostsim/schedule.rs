@@ -114,7 +114,7 @@ pub(super) struct Process {
     pub(super) is_dead: AtomicBool,
     /// Number of datagrams after which it is killed.
     pub(super) datagrams_left: AtomicU64,
-    /// It has sent the last of them.
+    /// True once it has sent the last of them.
     pub(super) is_doomed: AtomicBool,
     /// Memory that others can see: start and length.
     pub(super) mappings: Mutex<BTreeMap<usize, usize>>,
