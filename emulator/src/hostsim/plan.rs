@@ -186,6 +186,24 @@ impl Plan {
         own.map_or(u64::MAX, |(_, count)| count)
     }
 
+    /// Draws a plan for connections to which nothing happens.
+    fn without_events(
+        seed: u64,
+        below: &mut impl FnMut(usize) -> usize,
+        connections: Vec<Connection>,
+    ) -> Self {
+        Self {
+            seed,
+            udp: below(2) == 0,
+            loss: 0,
+            is_quick: below(2) == 0,
+            connections,
+            strike: None,
+            last_datagram: None,
+            acts: Vec::new(),
+        }
+    }
+
     /// Draws a plan in which a process takes a message that it may answer, so that its ACK is
     /// delayed, and is killed or destroys its queue pair.
     fn draw_last_words(seed: u64, below: &mut impl FnMut(usize) -> usize) -> Self {
@@ -211,14 +229,9 @@ impl Plan {
             }
         });
         Self {
-            seed,
-            udp: below(2) == 0,
-            loss: 0,
-            is_quick: below(2) == 0,
-            connections: vec![connection],
             strike,
             last_datagram,
-            acts: Vec::new(),
+            ..Self::without_events(seed, below, vec![connection])
         }
     }
 
@@ -241,14 +254,9 @@ impl Plan {
         }
         acts.sort_by_key(|(at, _)| *at);
         Self {
-            seed,
-            udp: below(2) == 0,
-            loss: 0,
-            is_quick: below(2) == 0,
-            connections: vec![connection],
-            strike: None,
             last_datagram,
             acts,
+            ..Self::without_events(seed, below, vec![connection])
         }
     }
 
@@ -269,15 +277,10 @@ impl Plan {
             acts.push((20 + below(1_500), Act::KillBroker));
         }
         acts.sort_by_key(|(at, _)| *at);
+        let acts = acts.into_iter().map(|(at, act)| (at as u64, act));
         Self {
-            seed,
-            udp: below(2) == 0,
-            loss: 0,
-            is_quick: below(2) == 0,
-            connections,
-            strike: None,
-            last_datagram: None,
-            acts: acts.into_iter().map(|(at, act)| (at as u64, act)).collect(),
+            acts: acts.collect(),
+            ..Self::without_events(seed, below, connections)
         }
     }
 
