@@ -142,6 +142,12 @@ impl Board {
         self.notes().dead.contains(&process)
     }
 
+    /// Returns true if the process that has made the target of an end was killed.
+    pub(super) fn is_keeper_dead(&self, end: End) -> bool {
+        let keeper = self.keeper_of(end);
+        keeper.is_some_and(|keeper| self.notes().dead.contains(&keeper))
+    }
+
     /// Returns true if the process of an end was stopped for so long that its peer may give it up.
     pub(super) fn was_stopped(&self, end: End) -> bool {
         let process = self.process_of(end);

@@ -47,9 +47,11 @@ pub(super) fn exchange(program: &Program, end: End) {
     if let Some(peer) = peer() {
         let manager = if plan.service == Service::Cm {
             connecting::connect(program, &objects, end)
-        } else {
-            objects.connect(board, &plan, &peer);
+        } else if objects.connect(board, end, &peer) {
             None
+        } else {
+            give_up(board, end);
+            return leave(board, end, objects);
         };
         if plan.service == Service::Cm && manager.is_none() {
             return leave(board, end, objects);
@@ -79,6 +81,13 @@ pub(super) fn exchange(program: &Program, end: End) {
             .objects;
     }
     leave(board, end, objects);
+}
+
+/// Notes that an end neither sends nor receives, because its objects have failed.
+fn give_up(board: &Board, end: End) {
+    let mut notes = board.notes();
+    notes.connected.insert(end);
+    notes.flows.entry(end).or_default().failed = Some(WcStatus::WrFlushErr);
 }
 
 /// Ends the use of all objects.

@@ -79,8 +79,10 @@ impl Objects {
         }
     }
 
-    /// Connects the queue pairs, and posts the first receives.
-    pub(super) fn connect(&mut self, board: &Board, plan: &Connection, peer: &Endpoint) {
+    /// Connects the queue pairs, and posts the first receives. Returns false if the target has
+    /// ended with its creator.
+    pub(super) fn connect(&mut self, board: &Board, end: End, peer: &Endpoint) -> bool {
+        let plan = &board.plan.connections[end.0];
         let to = address_of(peer);
         if matches!(self.service, Service::Ud | Service::Dc) {
             self.address = Some(patiently(board, || self.side.pd.create_ah(&to)));
@@ -103,20 +105,33 @@ impl Objects {
             ah_attr: to,
             ..QpAttr::default()
         };
+        let modify = |qp: &Qp, next: QpState, dest: Qpn| {
+            let rule = transition_rule(qp.qp_type(), qp.state(), next);
+            let required = rule.map_or(QpAttrMask::empty(), |rule| rule.required);
+            qp.modify(&attr(next, dest), QpAttrMask::STATE | required)
+        };
         let bring = |qp: &Qp, next: QpState, dest: Qpn| {
-            let rule = transition_rule(qp.qp_type(), qp.state(), next).expect("a transition");
-            let mask = QpAttrMask::STATE | rule.required;
-            patiently(board, || qp.modify(&attr(next, dest), mask));
+            patiently(board, || modify(qp, next, dest));
         };
         // A target connects to the queue pair that sends, and has no RTS.
         if let Some(target) = &self.target {
-            bring(target, QpState::Init, peer.sender);
-            bring(target, QpState::Rtr, peer.sender);
+            let has_ended = || target.state() == QpState::Err && board.is_keeper_dead(end);
+            for next in [QpState::Init, QpState::Rtr] {
+                patiently(board, || match modify(target, next, peer.sender) {
+                    Err(_) if has_ended() => Ok(()),
+                    result => result,
+                });
+            }
+            if has_ended() {
+                board.mark("a target ends with its creator before it is connected");
+                return false;
+            }
         }
         bring(&self.side.qp, QpState::Init, peer.receiver);
         self.post_first_receives();
         bring(&self.side.qp, QpState::Rtr, peer.receiver);
         bring(&self.side.qp, QpState::Rts, peer.receiver);
+        true
     }
 
     /// Changes the state of the queue pair as the connection manager says.
