@@ -1,25 +1,28 @@
 //! Trace records of a process: calls, work requests, completions and packets, for `rocade trace`.
 //!
-//! The process writes into a ring in a file (`ring.rs`), which `rocade trace` reads meanwhile
-//! ([`RingReader`]). A record that finds no room is lost and counted, because a traced program must
-//! never wait for its tracer. Without a tracer, [`is_on`] reads one byte.
+//! The process writes into a ring in a memory file (`ring.rs`), which `rocade trace` gets
+//! ([`RingListener`]) and reads meanwhile. A record that finds no room is lost and counted, because
+//! a traced program must never wait for its tracer. Without a tracer, [`is_on`] reads one byte.
 
 mod packet;
 mod record;
 mod ring;
+mod rings;
 
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use crate::sys;
 pub use packet::fold;
 pub(crate) use packet::{is_middle, note, received, sent, timeout};
 pub use record::{Kind, Record, flag};
 use ring::Ring;
-pub use ring::{RingReader, buffer, is_full, records};
+pub use ring::RingReader;
+pub use rings::RingListener;
 
-/// The variable with the directory of the rings.
+/// The variable with the directory of a tracer's socket ([`RingListener`]).
 pub const ENV_TRACE_DIR: &str = "ROCADE_TRACE_DIR";
 
 const UNKNOWN: u8 = 0;
@@ -52,14 +55,14 @@ pub fn forgo() {
     STATE.store(OFF, Ordering::Relaxed);
 }
 
-/// Starts the trace of this process in a directory, which belongs to a tracer.
+/// Starts the trace of this process, for the tracer that listens in a directory.
 ///
 /// # Errors
-/// Those of making the file. The process writes no trace then.
+/// Those of making the ring, and of connecting. The process writes no trace then.
 pub fn start(dir: &Path) -> io::Result<()> {
     let mut failed = Ok(());
     if let Some(place) = RINGS.get(FORKS.load(Ordering::Relaxed)) {
-        let ring = place.get_or_init(|| match Ring::create(dir) {
+        let ring = place.get_or_init(|| match rings::create(dir) {
             Ok(ring) => Some(ring),
             Err(error) => {
                 failed = Err(error);
@@ -105,6 +108,5 @@ pub fn write_at(time_ns: u64, kind: Kind, fields: &[u64], text: &str) {
 /// Returns the present time of records, in nanoseconds since 1970.
 #[must_use]
 pub fn now_ns() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+    sys::realtime_ns()
 }

@@ -1,41 +1,49 @@
-//! A ring of records in a file. All `unsafe` code of traces is in this file.
+//! A ring of records in a memory file. All `unsafe` code of traces is in this file.
 //!
-//! The traced process maps the file, and its tracer reads and writes it by pread(2) and pwrite(2).
-//! Words 0 to 63 are the control words. Positions count all words since the begin, and the word of
-//! a position is at its remainder. The process reserves words by moving `HEAD`, and stores the
-//! first word of a record last. The tracer clears what it has read, then moves `TAIL`.
+//! The traced process maps the file, and its tracer, which gets it through a socket
+//! (`rings.rs`), reads it by pread(2). The first words are the
+//! control words. Positions count all words since the begin, and the word of a position is at its
+//! remainder. The process reserves words by moving `HEAD`, and stores the first word of a record
+//! last.
+//!
+//! The file has storage for the words up to `LIMIT` only, in whole blocks. The tracer moves it
+//! ahead of the process, and frees blocks that it has read. Words of a new block are 0. So records
+//! wait in the ring until the tracer has time to decode them, without being copied.
 
 use std::cell::Cell;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{self, AtomicU64, Ordering};
 
 use super::record::{self, Kind, Record};
-use crate::sys::check_file_size;
+use crate::sys::{check_file_size, memory_file};
 
-/// The words of a ring, 8 MiB.
-const CAPACITY: usize = 1 << 20;
-/// The control words.
-const CONTROL: usize = 64;
+/// The words of a ring, 256 MiB.
+const CAPACITY: usize = 1 << 25;
+/// The words of a block, 2 MiB.
+const BLOCK: usize = 1 << 18;
+/// The words that a process has room for, 8 MiB, unless it is faster than its tracer.
+const AHEAD: u64 = 4 * BLOCK as u64;
+/// The words whose pages become present at once, 64 KiB. It divides a block, and is a multiple of
+/// all sizes of pages.
+const STEP: usize = 1 << 13;
+/// The control words, a multiple of all sizes of pages.
+const CONTROL: usize = 1 << 13;
 const LEN: usize = (CONTROL + CAPACITY) * 8;
 const HEAD: usize = 0;
 const LOST: usize = 1;
 const MAGIC: usize = 2;
 /// On a cache line of its own.
-const TAIL: usize = 32;
+const LIMIT: usize = 32;
 /// Identifies a ring of this format.
-const FORMAT: u64 = 0x726f_6361_6465_0002;
+const FORMAT: u64 = 0x726f_6361_6465_0003;
 /// The most words that a tracer reads at once.
 const CHUNK: usize = 1 << 16;
-/// The words of a tracer's buffer, 8 MiB.
-const BUFFER: usize = 1 << 20;
-/// Zeroes, with which the tracer clears words.
-static ZEROES: [u8; CHUNK * 8] = [0; CHUNK * 8];
 
 /// The ring of this process.
 #[derive(Debug)]
@@ -66,22 +74,15 @@ fn thread_id(forks: usize) -> u32 {
 }
 
 impl Ring {
-    /// Creates a ring in a directory. The name is `PID-TIME.ring`.
-    pub(super) fn create(dir: &Path) -> io::Result<Self> {
+    /// Creates a ring. Returns its file for the tracer, too.
+    pub(super) fn create() -> io::Result<(Self, File)> {
         check_file_size(LEN as u64)?;
-        let name = format!("{}-{}.ring", std::process::id(), super::now_ns());
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(dir.join(name))?;
-        let size = libc::off_t::try_from(LEN).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // All blocks are there, so that a full disk does not end the process.
-        // SAFETY: takes no pointers.
-        let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size) };
-        if failed != 0 {
-            return Err(io::Error::from_raw_os_error(failed));
+        let file = File::from(memory_file(c"rocade-trace")?);
+        file.set_len(LEN as u64)?;
+        // Words that a process may write have storage, so that a lack of memory does not end it.
+        allocate(&file, 0, CONTROL * 8)?;
+        for block in 0..AHEAD / BLOCK as u64 {
+            allocate(&file, offset_of(block * BLOCK as u64), BLOCK * 8)?;
         }
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
@@ -100,13 +101,14 @@ impl Ring {
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let ring = Self { start };
+        ring.word(LIMIT).store(AHEAD, Ordering::Relaxed);
         ring.word(MAGIC).store(FORMAT, Ordering::Release);
-        Ok(ring)
+        Ok((ring, file))
     }
 
     const fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is aligned to pages, this long, and never unmapped. Only the tracer
-        // changes the file, by pwrite(2) of words.
+        // changes the file, by system calls.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), CONTROL + CAPACITY) }
     }
 
@@ -120,14 +122,38 @@ impl Ring {
         let mut at = head.load(Ordering::Relaxed);
         loop {
             let end = at + words;
-            if end - self.word(TAIL).load(Ordering::Acquire) > CAPACITY as u64 {
+            if end > self.word(LIMIT).load(Ordering::Acquire) {
                 self.word(LOST).fetch_add(1, Ordering::Relaxed);
                 return None;
             }
             match head.compare_exchange_weak(at, end, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Some(at),
+                Ok(_) => {
+                    self.populate(at..end);
+                    return Some(at);
+                }
                 Err(now) => at = now,
             }
+        }
+    }
+
+    /// Makes the pages of a step present, if one begins within these positions. One call takes less
+    /// time than the page faults. Without it, they come.
+    fn populate(&self, positions: Range<u64>) {
+        let step = positions.start.next_multiple_of(STEP as u64);
+        if !positions.contains(&step) {
+            return;
+        }
+        let index = usize::try_from(step).unwrap_or(0) % CAPACITY;
+        let words = self.words().get(CONTROL + index..).unwrap_or_default();
+        let words = words.get(..STEP).unwrap_or_default();
+        let start: *const AtomicU64 = words.as_ptr();
+        // SAFETY: these are whole pages of the mapping, and their content stays.
+        unsafe {
+            libc::madvise(
+                start.cast_mut().cast(),
+                size_of_val(words),
+                libc::MADV_POPULATE_WRITE,
+            );
         }
     }
 
@@ -163,55 +189,115 @@ impl Ring {
     }
 }
 
+/// Allocates storage of a file.
+fn allocate(file: &File, offset: u64, len: usize) -> io::Result<()> {
+    let failed = range(offset, len).map(|(offset, len)| {
+        // SAFETY: takes no pointers.
+        unsafe { libc::posix_fallocate(file.as_raw_fd(), offset, len) }
+    })?;
+    match failed {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Frees storage of a file, which then reads as zeroes.
+fn free(file: &File, offset: u64, len: usize) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let done = range(offset, len).map(|(offset, len)| {
+        // SAFETY: takes no pointers.
+        unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) }
+    })?;
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn range(offset: u64, len: usize) -> io::Result<(libc::off_t, libc::off_t)> {
+    let offset = libc::off_t::try_from(offset);
+    let len = libc::off_t::try_from(len);
+    offset
+        .and_then(|offset| Ok((offset, len?)))
+        .map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
 /// The reading end of a ring, in the tracer.
 #[derive(Debug)]
 pub struct RingReader {
     file: File,
+    /// The position of the next record.
     tail: u64,
+    /// The position before which all storage was freed.
+    freed: u64,
+    /// The position before which there is storage.
+    limit: u64,
+    /// Words that were read at once.
+    buffer: Vec<u64>,
 }
 
 impl RingReader {
-    /// Opens the ring of a process.
+    /// Opens the ring in a file.
     ///
     /// # Errors
-    /// Those of opening and reading. [`io::ErrorKind::WouldBlock`] if the process is still making
-    /// it.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let reader = Self { file, tail: 0 };
-        if file_len(&reader.file)? < LEN as u64 || reader.control(MAGIC)? != FORMAT {
-            return Err(io::ErrorKind::WouldBlock.into());
+    /// Those of reading, or `InvalidData` if it is none.
+    pub(super) fn open(file: File) -> io::Result<Self> {
+        let reader = Self {
+            file,
+            tail: 0,
+            freed: 0,
+            limit: AHEAD,
+            buffer: Vec::new(),
+        };
+        if reader.file.metadata()?.len() < LEN as u64 || reader.control(MAGIC)? != FORMAT {
+            return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(reader)
     }
 
-    /// Appends the words of complete records to a buffer, makes room for as many, and returns their
-    /// number. [`records`] gets the records from them. 0 means that there are none, or that the
-    /// buffer [`is_full`].
+    /// Returns the position of the end of all records so far, and makes room for later ones.
     ///
     /// # Errors
     /// Those of reading and writing the file.
-    pub fn read(&mut self, buffer: &mut Vec<u64>) -> io::Result<usize> {
-        let waiting = self.control(HEAD)?.saturating_sub(self.tail);
-        let waiting = usize::try_from(waiting).unwrap_or(usize::MAX).min(CHUNK);
-        if is_full(buffer) {
-            return Ok(0);
+    pub fn look(&mut self) -> io::Result<u64> {
+        let head = self.control(HEAD)?;
+        self.extend(head)?;
+        Ok(head)
+    }
+
+    /// Returns true if the process has less room than it may need, so that reading its records
+    /// comes before looking for more.
+    #[must_use]
+    pub const fn is_short_of_room(&self, head: u64) -> bool {
+        self.limit < head + AHEAD
+    }
+
+    /// Returns the number of words between the next record and a position.
+    #[must_use]
+    pub const fn waiting(&self, end: u64) -> u64 {
+        end.saturating_sub(self.tail)
+    }
+
+    /// Reads complete records, of those before a position. Without any, there are none.
+    ///
+    /// # Errors
+    /// Those of reading and writing the file.
+    pub fn read(&mut self, end: u64) -> io::Result<impl Iterator<Item = Record>> {
+        let waiting = usize::try_from(self.waiting(end)).unwrap_or(usize::MAX);
+        let mut words = std::mem::take(&mut self.buffer);
+        words.resize(waiting.min(CHUNK), 0);
+        self.copy(&mut words)?;
+        let count = complete(&words).map(<[u64]>::len).sum();
+        words.truncate(count);
+        if cfg!(not(target_arch = "x86_64")) {
+            // A first word may have been read after the others, so they are read again.
+            atomic::fence(Ordering::Acquire);
+            self.copy(&mut words)?;
         }
-        let start = buffer.len();
-        buffer.resize(start + waiting, 0);
-        let words = buffer.get_mut(start..).unwrap_or_default();
-        self.copy(words)?;
-        let complete = complete(words).map(<[u64]>::len).sum();
-        buffer.truncate(start + complete);
-        if complete > 0 {
-            if cfg!(not(target_arch = "x86_64")) {
-                // A first word may have been read after the others, so they are read again.
-                atomic::fence(Ordering::Acquire);
-                self.copy(buffer.get_mut(start..).unwrap_or_default())?;
-            }
-            self.release(complete)?;
-        }
-        Ok(complete)
+        self.buffer = words;
+        self.tail += count as u64;
+        self.free_blocks()?;
+        Ok(complete(&self.buffer).filter_map(record::parse))
     }
 
     /// Returns the number of lost records.
@@ -239,28 +325,32 @@ impl RingReader {
         Ok(())
     }
 
-    /// Clears words that were read, and gives them back.
-    fn release(&mut self, words: usize) -> io::Result<()> {
-        for (offset, len) in parts(self.tail, words) {
-            let zeroes = ZEROES.get(..len).expect("not more than were read at once");
-            self.file.write_all_at(zeroes, offset)?;
+    /// Allocates the blocks that a process may need soon. Without memory, or space in the ring, it
+    /// gets fewer.
+    fn extend(&mut self, head: u64) -> io::Result<()> {
+        let before = self.limit;
+        while self.limit < head + AHEAD
+            && self.limit + BLOCK as u64 <= self.freed + CAPACITY as u64
+            && allocate(&self.file, offset_of(self.limit), BLOCK * 8).is_ok()
+        {
+            self.limit += BLOCK as u64;
         }
-        self.tail += words as u64;
-        self.file
-            .write_all_at(&self.tail.to_ne_bytes(), TAIL as u64 * 8)
+        if self.limit == before {
+            return Ok(());
+        }
+        let word = self.limit.to_ne_bytes();
+        self.file.write_all_at(&word, LIMIT as u64 * 8)
     }
-}
 
-/// Returns an empty buffer for [`RingReader::read`].
-#[must_use]
-pub fn buffer() -> Vec<u64> {
-    Vec::with_capacity(BUFFER)
-}
-
-/// Returns true if a buffer takes no more words.
-#[must_use]
-pub const fn is_full(buffer: &Vec<u64>) -> bool {
-    buffer.capacity() - buffer.len() < CHUNK
+    /// Frees the blocks that were read.
+    fn free_blocks(&mut self) -> io::Result<()> {
+        while self.freed + BLOCK as u64 <= self.tail {
+            let offset = offset_of(self.freed);
+            free(&self.file, offset, BLOCK * 8)?;
+            self.freed += BLOCK as u64;
+        }
+        Ok(())
+    }
 }
 
 /// Returns the bytes of words.
@@ -280,72 +370,63 @@ fn complete(mut words: &[u64]) -> impl Iterator<Item = &[u64]> {
     })
 }
 
-/// Returns the records whose words [`RingReader::read`] has read.
-pub fn records(words: &[u64]) -> impl Iterator<Item = Record> {
-    complete(words).filter_map(record::parse)
-}
-
 /// Returns the parts of the file, as offset and length, of words from a position on.
 fn parts(start: u64, words: usize) -> impl Iterator<Item = (u64, usize)> {
     let start = usize::try_from(start).unwrap_or(0) % CAPACITY;
     let first = words.min(CAPACITY - start);
-    let part = |from: usize, words: usize| (((CONTROL + from) * 8) as u64, words * 8);
+    let part = |from: usize, words: usize| (offset_of(from as u64), words * 8);
     let both = [part(start, first), part(0, words - first)];
     both.into_iter().filter(|(_, len)| *len > 0)
 }
 
-fn file_len(file: &File) -> io::Result<u64> {
-    Ok(file.metadata()?.len())
+/// Returns the offset of a position in the file.
+const fn offset_of(position: u64) -> u64 {
+    (CONTROL as u64 + position % CAPACITY as u64) * 8
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pair() -> (tempfile::TempDir, Ring, RingReader) {
-        let dir = tempfile::tempdir().expect("a directory");
-        let ring = Ring::create(dir.path()).expect("a ring");
-        let entry = std::fs::read_dir(dir.path()).expect("readable").next();
-        let path = entry.expect("a file").expect("readable").path();
-        let reader = RingReader::open(&path).expect("a ring");
-        (dir, ring, reader)
+    fn pair() -> (Ring, RingReader) {
+        let (ring, file) = Ring::create().expect("a ring");
+        (ring, RingReader::open(file).expect("a ring"))
     }
 
     fn read_all(reader: &mut RingReader) -> Vec<Record> {
-        let mut all = Vec::new();
-        loop {
-            let mut words = buffer();
-            if reader.read(&mut words).expect("readable") == 0 {
-                return all;
-            }
-            all.extend(records(&words));
+        let (mut all, end) = (Vec::new(), reader.look().expect("readable"));
+        while reader.waiting(end) > 0 {
+            all.extend(reader.read(end).expect("readable"));
         }
+        reader.look().expect("room is made");
+        all
     }
 
     #[test]
     fn records_are_read_as_they_were_written_also_around_the_end() {
-        let (_dir, ring, mut reader) = pair();
-        // Six words each, so that records cross the end at several places.
-        let (fields, text) = ([1, u64::MAX], "nine char");
-        let mut read = 0u64;
-        for round in 0..10 {
-            for _ in 0..20_000 {
+        let (ring, mut reader) = pair();
+        // A record crosses the end.
+        let (fields, text) = ([1, u64::MAX], "nine char".repeat(400));
+        let words = record::words(fields.len(), text.len());
+        assert_ne!(CAPACITY % words, 0);
+        let count = 2 * BLOCK / words;
+        for round in 0..=2 * CAPACITY / (count * words) {
+            for _ in 0..count {
                 ring.push(1, 0, (Kind::Enter, &fields, text.as_bytes()));
             }
             let records = read_all(&mut reader);
-            assert_eq!(records.len(), 20_000, "round {round}");
+            assert_eq!(records.len(), count, "round {round}");
             let is_right = |one: &Record| one.fields == fields && one.text == text;
             assert!(records.iter().all(is_right));
-            read += 20_000 * 6;
         }
-        assert!(read > CAPACITY as u64);
+        assert!(reader.tail > 2 * CAPACITY as u64);
         assert_eq!(reader.lost().expect("readable"), 0);
     }
 
     #[test]
     fn a_full_ring_loses_and_counts_and_goes_on() {
-        let (_dir, ring, mut reader) = pair();
-        let fit = CAPACITY / 3;
+        let (ring, mut reader) = pair();
+        let fit = 4 * BLOCK / 3;
         for _ in 0..fit + 10 {
             ring.push(1, 0, (Kind::ReqNotify, &[7], b""));
         }
@@ -358,7 +439,7 @@ mod tests {
 
     #[test]
     fn threads_write_side_by_side() {
-        let (_dir, ring, mut reader) = pair();
+        let (ring, mut reader) = pair();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let ring = &ring;

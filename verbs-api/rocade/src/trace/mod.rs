@@ -1,7 +1,7 @@
 //! `rocade trace`: runs a program and prints its verbs, work requests and packets.
 //!
-//! The program's libraries write records into rings of a temporary directory
-//! (`rocade_emulator::trace`). This process reads them meanwhile, and never makes them wait.
+//! The program's libraries write records into rings (`rocade_emulator::trace`), and send those to
+//! a socket in a temporary directory. This process reads them meanwhile, and never makes them wait.
 
 pub(crate) mod args;
 mod event;
@@ -57,8 +57,8 @@ pub(crate) fn run(args: &TraceArgs, file_size: &FileSizeErrors) -> Result<ExitCo
         return Err(CliError::new("no program given").hint("rocade trace -- CMD..."));
     }
     let dir = directory()?;
-    let child = start(run, dir.path(), file_size)?;
     let mut session = Session::new(run, dir.path())?;
+    let child = start(run, dir.path(), file_size)?;
     let status = session.follow(child).map_err(|error| {
         CliError::new(format!("failed to read or write the trace: {error}"))
             .hint("the program may still run")
@@ -66,12 +66,13 @@ pub(crate) fn run(args: &TraceArgs, file_size: &FileSizeErrors) -> Result<ExitCo
     Ok(exit_code(status))
 }
 
-/// Makes the directory of the rings, in memory if possible.
+/// Makes the directory of the socket. The path of a socket must be short.
 fn directory() -> Result<tempfile::TempDir, CliError> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("rocade-trace-");
-    let in_memory = builder.tempdir_in("/dev/shm");
-    let made = in_memory.or_else(|_| builder.tempdir());
+    let made = builder
+        .tempdir()
+        .or_else(|_| builder.tempdir_in("/dev/shm"));
     made.map_err(|error| CliError::new(format!("failed to make a directory: {error}")))
 }
 
@@ -124,7 +125,9 @@ impl Session {
             None => Box::new(BufWriter::new(io::stderr())),
         };
         Ok(Self {
-            source: Source::new(dir),
+            source: Source::new(dir).map_err(|error| {
+                CliError::new(format!("failed to listen in {}: {error}", dir.display()))
+            })?,
             model: Model::default(),
             printer: has_lines.then(|| Printer::new(out, run.filter.clone())),
             summary: run.count.then(Summary::default),
@@ -173,7 +176,7 @@ impl Session {
 
     /// Shows the records of a round. Returns their number, or `None` without a round.
     fn decode(&mut self, all: bool) -> io::Result<Option<usize>> {
-        let Some(entries) = self.source.next(all) else {
+        let Some(entries) = self.source.next(all)? else {
             return Ok(None);
         };
         for entry in &entries {
