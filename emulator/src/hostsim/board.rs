@@ -2,6 +2,7 @@
 //! know them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -90,14 +91,17 @@ impl Notes {
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) plan: Plan,
+    /// The file for the packets of all processes.
+    pub(super) capture: Option<PathBuf>,
     time: Arc<AtomicU64>,
     notes: Mutex<Notes>,
 }
 
 impl Board {
-    pub(super) fn new(plan: Plan, time: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(plan: Plan, capture: Option<PathBuf>, time: Arc<AtomicU64>) -> Self {
         Self {
             plan,
+            capture,
             time,
             notes: Mutex::default(),
         }

@@ -1,6 +1,7 @@
 //! A host: its brokers, its processes with engines, and the events of a plan.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,6 +80,11 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(plan: &Plan) -> Self {
+        Self::captured(plan, None)
+    }
+
+    /// Makes a host whose processes write their packets to a file when they end.
+    pub(super) fn captured(plan: &Plan, capture: Option<PathBuf>) -> Self {
         let brokers = Brokers::new();
         let time = brokers.time();
         let schedule = Schedule::new(brokers.time(), plan.seed);
@@ -87,7 +93,7 @@ impl Host {
             brokers,
             schedule,
             processes: BTreeMap::new(),
-            board: Arc::new(Board::new(plan.clone(), time)),
+            board: Arc::new(Board::new(plan.clone(), capture, time)),
             begin,
             frozen: None,
             stopped_until: 0,

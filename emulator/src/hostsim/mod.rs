@@ -9,7 +9,8 @@
 //!
 //! `cargo xtask hostsim --seeds N [--seed S]` runs the test of this module.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
@@ -32,7 +33,7 @@ mod services;
 mod verdict;
 
 use board::{BROKER_ENDED, BROKER_KILLED};
-use host::Host;
+use host::{Host, Outcome};
 use plan::Plan;
 use schedule::{Places, Visits};
 
@@ -41,8 +42,16 @@ const SEEDS: u64 = if cfg!(target_arch = "x86_64") { 50 } else { 5 };
 /// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
 const ENV: &str = "ROCADE_HOSTSIM_ENGINES";
 
+/// Environment variable with the file for the packets of a failure.
+const ENV_CAPTURE: &str = "ROCADE_HOSTSIM_CAPTURE";
+/// Number of schedules that are tried until a failure is captured.
+const CAPTURES: u32 = 200;
+
 /// Number of places that are told with their deaths.
 const PLACES_TOLD: usize = 20;
+
+/// The type of a block that begins a section of a capture.
+const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// Counts of what must happen sometimes.
 type Marks = BTreeMap<&'static str, u64>;
@@ -101,6 +110,40 @@ fn shrink(mut plan: Plan, mut error: String) -> (Plan, String) {
     (plan, error)
 }
 
+/// Runs a plan, and others that only differ in the schedule, until the result of one is `wanted`.
+/// Its packets are in the file then. Captured packets take another way, so that the schedule is not
+/// the same as without.
+fn capture<T>(
+    plan: &Plan,
+    file: &Path,
+    wanted: impl Fn(Result<Outcome, String>) -> Option<T>,
+) -> Option<T> {
+    let mut plan = plan.clone();
+    for _ in 0..CAPTURES {
+        let _ = std::fs::remove_file(file);
+        let result = Host::captured(&plan, Some(file.to_owned())).run();
+        if let Some(value) = wanted(result) {
+            return Some(value);
+        }
+        plan.seed += 1;
+    }
+    let _ = std::fs::remove_file(file);
+    None
+}
+
+/// Captures the packets of a plan that fails, if the environment names a file for them. Returns a
+/// text about it.
+fn capture_failure(plan: &Plan) -> String {
+    let Some(file) = std::env::var_os(ENV_CAPTURE) else {
+        return String::new();
+    };
+    let file = Path::new(&file);
+    match capture(plan, file, Result::err) {
+        Some(error) => format!("\nThe packets are in {}, and then: {error}", file.display()),
+        None => format!("\nIt does not fail in {CAPTURES} schedules with a capture"),
+    }
+}
+
 /// Returns the number of seeds and the first seed, which an environment variable may set.
 fn seeds() -> (u64, u64) {
     let text = std::env::var(ENV).unwrap_or_default();
@@ -146,8 +189,9 @@ fn run_seeds(count: u64, first: u64) {
             Err(error) => {
                 println!("seed {seed}: {error}\n{plan:#?}");
                 let (plan, error) = shrink(plan, error);
+                let packets = capture_failure(&plan);
                 panic!(
-                    "seed {seed}: {error}\nwith this plan:\n{plan:#?}\n\
+                    "seed {seed}: {error}\nwith this plan:\n{plan:#?}{packets}\n\
                      cargo xtask hostsim --seeds 1 --seed {seed}"
                 );
             }
@@ -202,5 +246,26 @@ fn a_seed_repeats() {
             assert_eq!(first.len(), second.len(), "seed {seed}");
             assert_eq!(one.marks, other.marks, "seed {seed}");
         }
+    });
+}
+
+/// The packets of a run are captured, with those of each process.
+#[test]
+fn packets_are_captured() {
+    on_one_cpu(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("packets.pcapng");
+        let plan = Plan::draw(1);
+        let outcome = capture(&plan, &file, Result::ok).expect("no violation");
+        let bytes = std::fs::read(&file).expect("a capture");
+        // Each process writes a section.
+        let sections = bytes.windows(4).filter(|bytes| *bytes == SECTION).count();
+        let ends = plan.connections.iter().flat_map(|plan| plan.processes);
+        let processes = ends.collect::<BTreeSet<_>>().len();
+        assert!(sections >= processes, "{sections} of {processes}");
+        assert!(outcome.marks.keys().any(|mark| mark.contains("arrives")));
+
+        let none = capture(&plan, &file, |_| None::<()>);
+        assert!(none.is_none() && !file.exists());
     });
 }

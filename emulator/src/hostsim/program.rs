@@ -39,6 +39,9 @@ pub(super) fn run(board: &Arc<Board>, process: usize, broker: BrokerConfig) {
         LinkMode::Auto
     };
     let mut config = EngineConfig { link, ..config };
+    if let Some(path) = &board.capture {
+        config = config.with_capture(path);
+    }
     if board.plan.loss > 0 {
         let rule = format!("drop p={}% seed={}", board.plan.loss, process + 1);
         config = config.with_faults(&rule).expect("a rule");

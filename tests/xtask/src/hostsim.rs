@@ -1,6 +1,8 @@
 //! The simulated host: brokers and their clients (`emulator/src/broker/hostsim`), and programs with
 //! engines (`emulator/src/hostsim`), in virtual time.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -28,7 +30,7 @@ pub(crate) struct HostsimArgs {
 }
 
 /// Runs the seeds in turn. Prints the progress, what happened how often, and of the first failure
-/// the shortest list of steps that was found.
+/// the shortest list of steps that was found. Draws its packets, too.
 pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
     let HostsimArgs { seeds, seed, real } = args;
     let mut command = workspace.cargo(&["test", "--locked", "--package", "rocade-emulator"]);
@@ -42,11 +44,25 @@ pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
         command.env(variable, format!("{seeds},{seed}"));
     }
     command.env("ROCADE_HOSTSIM_REAL", format!("{real},{seed}"));
+    let capture = workspace.target().join("hostsim.pcapng");
+    let _ = fs::remove_file(&capture);
+    command.env("ROCADE_HOSTSIM_CAPTURE", &capture);
     let limit = LIMIT + SEED_LIMIT * *seeds + REAL_LIMIT * *real;
-    step::run(
+    let tally = step::run(
         &format!("hostsim: {seeds} seeds and {real} real scripts from {seed}"),
         limit,
         command,
     )
-    .as_tests()
+    .as_tests();
+    if capture.exists() {
+        draw(workspace, &capture);
+    }
+    tally
+}
+
+/// Draws the packets of a failure.
+fn draw(workspace: &Workspace, capture: &Path) {
+    let mut command = workspace.cargo(&["run", "--locked", "--quiet", "--package", "rocade", "--"]);
+    command.args(["ladder", "--all"]).arg(capture);
+    step::run("the packets of the failure", LIMIT, command);
 }

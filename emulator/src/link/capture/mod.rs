@@ -17,7 +17,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::sync::{Mutex, rank};
@@ -146,7 +146,6 @@ pub(crate) struct Capture {
     /// The process that started the capture. A forked child has a copy of the queue, but no writer.
     process: u32,
     writer: Option<JoinHandle<()>>,
-    thread: Thread,
 }
 
 #[derive(Debug)]
@@ -166,14 +165,17 @@ impl Capture {
             queue: Mutex::default(),
             file: Mutex::new(Sections::open(path)?),
         });
-        let own = Arc::clone(&shared);
-        let writer = spawn_thread("rocade-capture", move || own.write_all())?;
         Ok(Self {
+            writer: start_writer(&shared)?,
             shared,
             process: std::process::id(),
-            thread: writer.thread().clone(),
-            writer: Some(writer),
         })
+    }
+
+    fn wake_writer(&self) {
+        if let Some(writer) = &self.writer {
+            writer.thread().unpark();
+        }
     }
 
     /// Queues a copy of a packet, if there is room.
@@ -184,7 +186,7 @@ impl Capture {
         let len = queue.len();
         drop(queue);
         if before == 0 || (before < MANY && len >= MANY) {
-            self.thread.unpark();
+            self.wake_writer();
         }
     }
 
@@ -202,12 +204,23 @@ impl Drop for Capture {
             return;
         }
         self.shared.queue.lock().ended = true;
-        self.thread.unpark();
-        if let Some(writer) = self.writer.take() {
+        self.wake_writer();
+        match self.writer.take() {
             // The writer does not panic. If it did, its unwritten packets would be lost.
-            let _ = writer.join();
+            Some(writer) => drop(writer.join()),
+            None => self.shared.write_some(),
         }
     }
+}
+
+/// Starts the writer thread. A simulated process (`hostsim`) has none, and writes when it ends.
+fn start_writer(shared: &Arc<CaptureShared>) -> io::Result<Option<JoinHandle<()>>> {
+    #[cfg(all(test, not(loom)))]
+    if crate::sync::turn::own().is_some() {
+        return Ok(None);
+    }
+    let own = Arc::clone(shared);
+    spawn_thread("rocade-capture", move || own.write_all()).map(Some)
 }
 
 impl CaptureShared {
