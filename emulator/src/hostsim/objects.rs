@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::board::{Board, End, Endpoint};
+use super::board::{Board, End, Endpoint, other};
 use super::keeper;
 use super::memory::{Memory, place_in_turn};
 use super::plan::Connection;
@@ -14,9 +14,9 @@ use crate::cm::CmId;
 use crate::engine::common::{ALL_ACCESS, Side, register};
 use crate::sync::turn;
 use crate::{
-    AddressVector, Ah, Bind, Cq, Datagram, DctInitAttr, Mtu, Mw, Pd, Qkey, Qp, QpAttr, QpAttrMask,
-    QpCap, QpInitAttr, QpState, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq, SrqInitAttr, Srqn,
-    ToDct, VerbsError, WindowKind, Xrcd, transition_rule,
+    AddressVector, Ah, Bind, Cq, Datagram, DctInitAttr, Gid, Mtu, Mw, Pd, Qkey, Qp, QpAttr,
+    QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq,
+    SrqInitAttr, Srqn, ToDct, VerbsError, WindowKind, Xrcd, transition_rule,
 };
 
 /// The key of datagrams.
@@ -83,7 +83,13 @@ impl Objects {
     /// ended with its creator.
     pub(super) fn connect(&mut self, board: &Board, end: End, peer: &Endpoint) -> bool {
         let plan = &board.plan.connections[end.0];
-        let to = address_of(peer);
+        let to = address_of(peer.gid);
+        if self.service == Service::Group {
+            let to = address_of(group_of(other(end)));
+            self.address = Some(patiently(board, || self.side.pd.create_ah(&to)));
+            let group = group_of(end);
+            patiently(board, || self.side.qp.attach_mcast(group));
+        }
         if matches!(self.service, Service::Ud | Service::Dc) {
             self.address = Some(patiently(board, || self.side.pd.create_ah(&to)));
         }
@@ -233,10 +239,15 @@ impl Objects {
                 queue.set_remote_srqn(peer.srqn);
                 pushed
             }
-            Service::Ud => {
+            Service::Ud | Service::Group => {
+                let is_unicast = self.service == Service::Ud;
                 let to = Datagram {
                     ah: address(),
-                    dest_qp: peer.receiver,
+                    dest_qp: if is_unicast {
+                        peer.receiver
+                    } else {
+                        Qpn::MULTICAST
+                    },
                     qkey: Qkey::new(QKEY),
                 };
                 queue.push_datagram(&wr, to, None)
@@ -274,9 +285,16 @@ fn patiently<T>(board: &Board, mut call: impl FnMut() -> Result<T, VerbsError>) 
     }
 }
 
-fn address_of(peer: &Endpoint) -> AddressVector {
+/// Returns the multicast group of an end. No other process of this machine uses it.
+fn group_of((connection, end): End) -> Gid {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let number = u8::try_from(2 * connection + end).unwrap_or(0);
+    Gid::from_ip([239, high, low, number].into())
+}
+
+fn address_of(dgid: Gid) -> AddressVector {
     AddressVector {
-        dgid: peer.gid,
+        dgid,
         is_global: true,
         port_num: 1,
         hop_limit: 64,
@@ -305,7 +323,9 @@ fn create(program: &Program, end: End, pool: Option<&Pool>, memory: &Memory) -> 
         cookie: 3,
     };
     let (srq, target, domain) = match plan.service {
-        Service::Rc | Service::Cm | Service::Uc | Service::Ud => (None, None, None),
+        Service::Rc | Service::Cm | Service::Uc | Service::Ud | Service::Group => {
+            (None, None, None)
+        }
         Service::Xrc => {
             let (domain, target) = keeper::target_of(program, end);
             let srq = domain.create_srq(&pd, &cq, init).expect("a shared queue");

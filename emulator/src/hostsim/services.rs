@@ -10,6 +10,8 @@ pub(super) enum Service {
     Cm,
     Uc,
     Ud,
+    /// UD, to a multicast group of each end.
+    Group,
     Xrc,
     Dc,
 }
@@ -58,9 +60,22 @@ const RELIABLE: Traits = Traits {
     outlived: "a killed process acknowledges over RC",
 };
 
+const UNCONNECTED: Traits = Traits {
+    sender: QpType::Ud,
+    is_reliable: false,
+    is_ordered: false,
+    mix: 0,
+    longest: 1024,
+    header: 40,
+    has_windows: false,
+    may_pool: true,
+    arrived: "a message arrives over UD",
+    outlived: "a killed process acknowledges over UD",
+};
+
 impl Service {
     /// Services as often as they are drawn.
-    pub(super) const DRAWN: [Self; 11] = [
+    pub(super) const DRAWN: [Self; 12] = [
         Self::Rc,
         Self::Rc,
         Self::Rc,
@@ -69,6 +84,7 @@ impl Service {
         Self::Cm,
         Self::Uc,
         Self::Ud,
+        Self::Group,
         Self::Xrc,
         Self::Xrc,
         Self::Dc,
@@ -92,17 +108,11 @@ impl Service {
                 outlived: "a killed process acknowledges over UC",
                 ..RELIABLE
             },
-            Self::Ud => Traits {
-                sender: QpType::Ud,
-                is_reliable: false,
-                is_ordered: false,
-                mix: 0,
-                longest: 1024,
-                header: 40,
-                has_windows: false,
-                arrived: "a message arrives over UD",
-                outlived: "a killed process acknowledges over UD",
-                ..RELIABLE
+            Self::Ud => UNCONNECTED,
+            Self::Group => Traits {
+                arrived: "a message arrives at a multicast group",
+                may_pool: false,
+                ..UNCONNECTED
             },
             Self::Xrc => Traits {
                 sender: QpType::XrcSend,
