@@ -218,12 +218,18 @@ impl CmChannel {
     #[doc(alias = "rdma_get_cm_event")]
     pub fn get_event(&self) -> Result<CmEvent, VerbsError> {
         let waiter = self.begin_wait();
-        loop {
-            if let Some(event) = self.take_event()? {
-                return Ok(event);
+        let event = loop {
+            match self.take_event().transpose() {
+                Some(event) => break event,
+                None => match waiter.wait() {
+                    Ok(()) => {}
+                    Err(error) => break Err(error.into()),
+                },
             }
-            waiter.wait()?;
-        }
+        };
+        // If this panics, the event is dropped. A destructor that panics at the end leaks it.
+        drop(waiter);
+        event
     }
 
     /// Returns the waiter for the first step of [`CmChannel::get_event`], like

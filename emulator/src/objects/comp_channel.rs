@@ -1,5 +1,8 @@
 //! Completion channels.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -16,6 +19,17 @@ use crate::state::{CompChannelState, EventQueue, EventWaiter};
 pub struct CompChannel {
     pub(super) context: Arc<ContextInner>,
     pub(super) inner: Arc<CompChannelState>,
+    _owner: Arc<Owner>,
+}
+
+/// The channel of the program. CQs have its state only.
+#[derive(Debug)]
+struct Owner(Arc<CompChannelState>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 impl CompChannel {
@@ -23,7 +37,12 @@ impl CompChannel {
         let events = EventQueue::with_members()?;
         let inner = Arc::new(CompChannelState::new(events));
         context.events.add_channel(&inner);
-        Ok(Self { context, inner })
+        let owner = Arc::new(Owner(Arc::clone(&inner)));
+        Ok(Self {
+            context,
+            inner,
+            _owner: owner,
+        })
     }
 
     /// Returns an error if no event is left and none can come, because the device was removed.

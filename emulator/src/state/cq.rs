@@ -16,7 +16,9 @@ use super::users::{User, Users};
 use super::wake_later;
 use crate::config::Likeness;
 use crate::sync::modelled::Mutex;
-use crate::sync::modelled::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::modelled::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 use crate::sync::rank;
 
 /// The state of a completion channel.
@@ -26,6 +28,8 @@ pub(crate) struct CompChannelState {
     cqs: Users,
     /// Number of armed CQs.
     armed: AtomicUsize,
+    /// The program has no channel any more that could take events.
+    is_closed: AtomicBool,
 }
 
 impl HasEvents for CompChannelState {
@@ -42,6 +46,23 @@ impl CompChannelState {
             events,
             cqs: Users::default(),
             armed: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Drops the events that no one can take any more, now and later. Each has its CQ, which has
+    /// this channel, so that they would keep each other.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.drop_if_closed();
+    }
+
+    /// Drops all events if the channel is closed. One that adds an event calls this afterwards.
+    fn drop_if_closed(&self) {
+        // Store, fence, load on both sides: one of them finds the event.
+        fence(Ordering::SeqCst);
+        if self.is_closed.load(Ordering::Relaxed) {
+            drop(self.events.drain());
         }
     }
 
@@ -407,6 +428,7 @@ impl CqInner {
     fn raise_event(&self) {
         if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
             wake_later::push_event(channel, this);
+            channel.drop_if_closed();
         }
     }
 

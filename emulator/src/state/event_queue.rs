@@ -328,6 +328,14 @@ impl<T> EventQueue<T> {
         self.forget(&mut queue, removed);
     }
 
+    /// Removes all events. They are dropped when the queue is not locked any more.
+    pub(crate) fn drain(&self) -> VecDeque<T> {
+        let mut queue = self.queue.lock();
+        let events = std::mem::take(&mut queue.events);
+        self.forget(&mut queue, events.len());
+        events
+    }
+
     /// Takes back the announcement of this number of removed events.
     fn forget(&self, queue: &mut Queue<T>, removed: usize) {
         if removed == 0 || std::mem::take(&mut queue.is_reserved) {
