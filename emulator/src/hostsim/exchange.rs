@@ -6,20 +6,26 @@ use std::time::Duration;
 
 use super::board::{Board, End, Endpoint, Flow, other};
 use super::connecting;
-use super::memory::{ADDED, COUNTER, GOT, READ_LEN, SENT, SOURCE, place_in_turn, written_at};
+use super::memory::{
+    ADDED, COUNTER, GOT, MARKED, MOST_MESSAGES, OWN_MARKS, READ_LEN, SENT, SOURCE, place_in_turn,
+    written_at,
+};
 use super::objects::Objects;
 use super::plan::{Connection, Mode};
 use super::program::{Program, name_of};
-use super::services::{ATOMICS, READS, Service, Traits, WRITES};
+use super::services::{ATOMICS, MARKS, READS, Service, Traits, WRITES};
 use crate::engine::common::pattern;
 use crate::sync::turn;
-use crate::{Completion, Mw, Rkey, SendOp, Sge, VerbsError, WcStatus, sys};
+use crate::{Completion, Feth, Mw, Rkey, SendFlags, SendOp, Sge, VerbsError, WcStatus, sys};
+use rocade_wire::{Placement, Selectivity};
 
 /// Time for which a program that polls waits for messages that may never come.
 const PATIENCE_NS: u64 = 100_000_000;
 /// Most of the time between two looks that counts. A process that is stopped sees nothing.
 const LOOK_NS: u64 = 10_000_000;
 
+/// The longest message that is posted inline.
+const MOST_INLINE: usize = 64;
 /// Most doublings of a nap.
 const NAP_DOUBLINGS: u32 = 6;
 
@@ -27,8 +33,10 @@ const NAP_DOUBLINGS: u32 = 6;
 pub(super) const SEND: u64 = 1 << 32;
 pub(super) const ADD: u64 = 1 << 33;
 pub(super) const READ: u64 = 1 << 34;
+/// The bit of atomic writes and flushes.
+pub(super) const MARK: u64 = 1 << 35;
 /// The ID of the bind of a window.
-const BIND: u64 = 1 << 35;
+const BIND: u64 = 1 << 36;
 
 /// Sends and receives all messages of an end.
 pub(super) fn exchange(program: &Program, end: End) {
@@ -36,6 +44,7 @@ pub(super) fn exchange(program: &Program, end: End) {
     let plan = board.plan.connections[end.0];
     let mut objects = Objects::new(program, end);
     objects.side.fill(COUNTER, &[0; 8]);
+    objects.side.fill(MARKED, &[0; 8]);
     objects.side.fill(SOURCE, &source_of(end));
     if plan.modes[end.1] == Mode::Loop {
         sys::set_nonblocking(objects.side.channel.fd());
@@ -65,7 +74,7 @@ pub(super) fn exchange(program: &Program, end: End) {
             peer,
             rkey: AtomicU32::new(peer.rkey.get()),
             window: OnceLock::new(),
-            others: [AtomicU32::new(0), AtomicU32::new(0)],
+            others: Default::default(),
             under_way: AtomicU32::new(0),
             taking: Mutex::new(0),
             is_over: AtomicBool::new(false),
@@ -133,8 +142,8 @@ pub(super) struct Exchange {
     rkey: AtomicU32,
     /// The window by which the peer accesses the memory of this end.
     window: OnceLock<Mw>,
-    /// Number of atomics and READs posted.
-    others: [AtomicU32; 2],
+    /// Number of atomics, of READs, and of the others posted.
+    others: [AtomicU32; 3],
     /// Number of those without a completion.
     pub(super) under_way: AtomicU32,
     /// Number of completions that were taken. A thread that takes one holds this.
@@ -234,7 +243,8 @@ impl Exchange {
                 continue;
             }
             // One that waits for an answer has nothing under way either.
-            let is_idle = posted == self.flows().0.acknowledged && under_way() == 0;
+            let flow = self.flows().0;
+            let is_idle = flow.signaled <= flow.acknowledged && under_way() == 0;
             let passed = now_ns() - std::mem::replace(&mut looked_at, now_ns());
             if is_idle && self.board.is_silent(other(self.end)) {
                 alone_ns += passed.min(LOOK_NS);
@@ -262,7 +272,7 @@ impl Exchange {
 
     /// Returns true if a message is a WRITE with immediate data.
     const fn is_write(&self, number: u32) -> bool {
-        self.plan.mix & self.traits.mix & WRITES != 0 && number % 3 == 1
+        self.has(WRITES) && number % 3 == 1
     }
 
     /// Posts a message, and the operations that go with it.
@@ -271,12 +281,23 @@ impl Exchange {
         let at = SENT + place_in_turn(number.into(), self.plan.depth, len);
         let side = &self.objects.side;
         side.fill(at, &bytes_of(self.end, number, len));
-        self.board.notes().flows.entry(self.end).or_default().posted = number + 1;
+        let is_signaled = self.plan.is_signaled(self.end.1, number);
+        {
+            let mut notes = self.board.notes();
+            let flow = notes.flows.entry(self.end).or_default();
+            flow.posted = number + 1;
+            if is_signaled {
+                flow.signaled = number + 1;
+            }
+        }
         self.board
             .note(format!("{:?} posts message {number}", self.end));
         let rkey = Rkey::new(self.rkey.load(Ordering::Relaxed));
         let is_last = number + 1 == self.plan.messages[self.end.1];
-        let has_others = self.plan.mix & self.traits.mix & (ATOMICS | READS) != 0;
+        let has_others = self.has(ATOMICS | READS | MARKS);
+        if self.has(MARKS) {
+            self.post_mark(number, rkey);
+        }
         let op = if self.is_write(number) {
             SendOp::Write {
                 va: self.peer.addr + written_at(number, len) as u64,
@@ -290,25 +311,69 @@ impl Exchange {
             SendOp::Send { imm: None }
         };
         let id = SEND | u64::from(number);
-        self.objects.post(&self.peer, id, op, side.sge(at, len));
-        if self.plan.mix & self.traits.mix & ATOMICS != 0 {
-            let at = ADDED + place_in_turn(self.others[0].load(Ordering::Relaxed).into(), 16, 8);
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, is_signaled);
+        flags.set(
+            SendFlags::INLINE,
+            len <= MOST_INLINE && number.is_multiple_of(2),
+        );
+        let sge = Some(side.sge(at, len));
+        self.objects.post(&self.peer, (id, flags), op, sge);
+        if self.has(ATOMICS) {
+            let count = u64::from(self.others[0].load(Ordering::Relaxed));
+            let at = ADDED + place_in_turn(count, 16, 8);
             let va = self.peer.addr + COUNTER as u64;
-            let op = SendOp::FetchAdd { va, rkey, add: 1 };
-            self.post_other(0, ADD, op, side.sge(at, 8));
+            // Both increment the counter.
+            let (add, compare, swap) = (1, count, count + 1);
+            let op = match count % 2 {
+                0 => SendOp::FetchAdd { va, rkey, add },
+                _ => SendOp::CmpSwap {
+                    va,
+                    rkey,
+                    compare,
+                    swap,
+                },
+            };
+            self.post_other(0, ADD, op, Some(side.sge(at, 8)));
         }
-        if self.plan.mix & self.traits.mix & READS != 0 {
+        if self.has(READS) {
             let va = self.peer.addr + SOURCE as u64;
             let op = SendOp::Read { va, rkey };
-            self.post_other(1, READ, op, side.sge(GOT, READ_LEN));
+            self.post_other(1, READ, op, Some(side.sge(GOT, READ_LEN)));
         }
     }
 
-    fn post_other(&self, kind: usize, bit: u64, op: SendOp, sge: Sge) {
+    /// Returns true if the plan has some of these operations, and the service, too.
+    pub(super) const fn has(&self, mix: u32) -> bool {
+        self.plan.mix & self.traits.mix & mix != 0
+    }
+
+    /// Writes the number of messages to the peer, which finds it there when it has received the
+    /// message.
+    fn post_mark(&self, number: u32, rkey: Rkey) {
+        let (va, side) = (self.peer.addr + MARKED as u64, &self.objects.side);
+        let at = OWN_MARKS + place_in_turn(number.into(), MOST_MESSAGES, 8);
+        side.fill(at, &(u64::from(number) + 1).to_be_bytes());
+        let op = SendOp::AtomicWrite { va, rkey };
+        self.post_other(2, MARK, op, Some(side.sge(at, 8)));
+        if self.plan.windows {
+            return;
+        }
+        let op = SendOp::Flush {
+            va,
+            rkey,
+            len: 8,
+            feth: Feth::new(Placement::GLOBAL_VISIBILITY, Selectivity::Range),
+        };
+        self.post_other(2, MARK, op, None);
+    }
+
+    fn post_other(&self, kind: usize, bit: u64, op: SendOp, sge: Option<Sge>) {
         let number = self.others[kind].fetch_add(1, Ordering::Relaxed);
         self.under_way.fetch_add(1, Ordering::Relaxed);
         let id = bit | u64::from(number);
-        self.objects.post(&self.peer, id, op, sge);
+        let flags = SendFlags::SIGNALED;
+        self.objects.post(&self.peer, (id, flags), op, sge);
     }
 
     /// Takes a completion if there is one.

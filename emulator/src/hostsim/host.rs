@@ -11,7 +11,7 @@ use super::plan::{Act, PROCESSES, Plan, SUCCESSOR};
 use super::program;
 use super::schedule::{Places, Process, Schedule, Shared, State, Turn, lock};
 use super::{Marks, connecting};
-use crate::broker::hostsim::brokers::{Brokers, expire};
+use crate::broker::hostsim::brokers::{Brokers, expire, until_closed};
 
 /// Virtual time after which a host has to be at rest, in ns. Longer than all retries, also those of
 /// the connection manager.
@@ -72,6 +72,8 @@ pub(super) struct Host {
     last: Option<usize>,
     /// Time until which something was left to do.
     settled_at: u64,
+    /// Texts about the processes that were killed.
+    deaths: Vec<String>,
     /// The events that are left, by their turns.
     acts: VecDeque<(u64, Act)>,
     /// Number of turns in which threads only looked for work, less those with work.
@@ -100,6 +102,7 @@ impl Host {
             strike_at: None,
             last: None,
             settled_at: begin,
+            deaths: Vec::new(),
             acts: plan.acts.clone().into(),
             idle_turns: 0,
         };
@@ -131,7 +134,7 @@ impl Host {
     /// A text that names the broken condition.
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         let result = self.run_acts();
-        let result = result.map_err(|text| text + &self.tell_steps());
+        let result = result.map_err(|text| text + &self.deaths.concat() + &self.tell_steps());
         let left: Vec<_> = self.processes.keys().copied().collect();
         for process in left {
             let ended = self.kill(process);
@@ -140,6 +143,11 @@ impl Host {
             }
         }
         let marks = self.board.notes().marks.clone();
+        let deaths = self.deaths.concat();
+        drop(self.brokers);
+        if result.is_ok() {
+            until_closed().map_err(|text| text + &deaths)?;
+        }
         result.map(|()| Outcome {
             turns: self.schedule.steps,
             marks,
@@ -255,7 +263,9 @@ impl Host {
                 if self.processes.contains_key(&process) {
                     self.board.mark("a process is killed");
                     self.board.notes().dead.insert(process);
-                    self.schedule.note_death(process);
+                    let places = self.schedule.note_death(process);
+                    self.deaths
+                        .push(format!("\nprocess {process} dies:{places}"));
                     self.kill(process)?;
                 }
             }
@@ -301,6 +311,7 @@ impl Host {
         let is_free = self.frozen.is_none() && self.schedule.stopped.is_none();
         if is_free && self.processes.contains_key(&process) {
             self.board.mark("a process is stopped");
+            self.board.notes().halted.insert(process);
             if ns > LONG_STOP_NS {
                 self.board.notes().stopped.insert(process);
             }

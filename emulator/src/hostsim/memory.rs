@@ -16,6 +16,10 @@ pub(super) const SENT: usize = 60 << 10;
 const WRITTEN: usize = 80 << 10;
 /// Place of a number to which the peer adds.
 pub(super) const COUNTER: usize = MEMORY - 1024;
+/// Place of the mark that the peer writes.
+pub(super) const MARKED: usize = MEMORY - 1016;
+/// Place of the marks that this end writes to its peer.
+pub(super) const OWN_MARKS: usize = MEMORY - 768;
 /// Place of what the peer reads.
 pub(super) const SOURCE: usize = MEMORY - 512;
 /// Place of the results of atomics.

@@ -11,11 +11,11 @@ use super::pool::Pool;
 use super::program::Program;
 use super::services::Service;
 use crate::cm::CmId;
-use crate::engine::common::{ALL_ACCESS, Side, register};
+use crate::engine::common::{ALL_ACCESS, Side, register_with};
 use crate::sync::turn;
 use crate::{
-    AddressVector, Ah, Bind, Cq, Datagram, DctInitAttr, Gid, Mtu, Mw, Pd, Qkey, Qp, QpAttr,
-    QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq,
+    AccessFlags, AddressVector, Ah, Bind, Cq, Datagram, DctInitAttr, Gid, Mtu, Mw, Pd, Qkey, Qp,
+    QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq,
     SrqInitAttr, Srqn, ToDct, VerbsError, WindowKind, Xrcd, transition_rule,
 };
 
@@ -25,6 +25,9 @@ const QKEY: u32 = 0x1234;
 const KEY: u64 = 0xfeed_0001;
 /// The RNR timer of receivers: 2.56 ms, because one may get no processor for long.
 const RNR_TIMER: u8 = 16;
+/// The rights of the peer. Windows have those without flushes.
+const ACCESS: AccessFlags = ALL_ACCESS.union(AccessFlags::FLUSH_GLOBAL);
+
 /// The objects of an end.
 pub(super) struct Objects {
     pub(super) side: Side,
@@ -95,7 +98,7 @@ impl Objects {
         }
         let attr = |next: QpState, dest: Qpn| QpAttr {
             qp_state: next.code(),
-            qp_access_flags: ALL_ACCESS,
+            qp_access_flags: ACCESS,
             port_num: 1,
             qkey: QKEY,
             path_mtu: Mtu::Mtu1024.code().into(),
@@ -144,7 +147,7 @@ impl Objects {
     pub(super) fn bring_by(&self, board: &Board, plan: &Connection, id: &CmId, next: QpState) {
         let (attr, mask) = id.qp_attr(next).expect("a peer");
         let attr = QpAttr {
-            qp_access_flags: ALL_ACCESS,
+            qp_access_flags: ACCESS,
             min_rnr_timer: RNR_TIMER,
             timeout: plan.timeout,
             ..attr
@@ -222,14 +225,19 @@ impl Objects {
         (window, rkey)
     }
 
-    /// Posts a send work request.
-    pub(super) fn post(&self, peer: &Endpoint, wr_id: u64, op: SendOp, sge: Sge) {
-        let sges = [sge];
+    /// Posts a send work request, with at most one element of data.
+    pub(super) fn post(
+        &self,
+        peer: &Endpoint,
+        (wr_id, flags): (u64, SendFlags),
+        op: SendOp,
+        sge: Option<Sge>,
+    ) {
         let wr = SendWr {
             wr_id,
             op,
-            flags: SendFlags::SIGNALED,
-            sges: &sges,
+            flags,
+            sges: sge.as_slice(),
         };
         let address = || self.address.as_ref().expect("it is connected");
         let posted = self.side.qp.post_sends(|queue| match self.service {
@@ -316,7 +324,8 @@ fn create(program: &Program, end: End, pool: Option<&Pool>, memory: &Memory) -> 
     );
     let channel = context.create_comp_channel().expect("a channel");
     let cq = context.create_cq(1024, Some(&channel), 0, 7).expect("a CQ");
-    let mr = register(&pd, memory.0);
+    let access = ACCESS | AccessFlags::MW_BIND;
+    let mr = register_with(&pd, memory.0, access);
     let init = SrqInitAttr {
         max_wr: 64,
         max_sge: 1,

@@ -63,6 +63,8 @@ pub(super) struct Connection {
     pub(super) answers: bool,
     /// Operations beside SENDs. 0 is none.
     pub(super) mix: u32,
+    /// Only every second message gets a completion.
+    pub(super) spares_completions: bool,
     /// Peers access the memory of an end by a window, if the service has them.
     pub(super) windows: bool,
     /// Receives come from a queue that the ends of a process share.
@@ -121,6 +123,13 @@ pub(super) struct Plan {
 }
 
 impl Connection {
+    /// Returns true if a message of an end gets a completion.
+    pub(super) fn is_signaled(&self, end: usize, number: u32) -> bool {
+        let is_last = number + 1 == self.messages[end];
+        // One that waits for all before it to complete needs each.
+        !self.spares_completions || self.depth < 2 || !number.is_multiple_of(2) || is_last
+    }
+
     fn draw(below: &mut impl FnMut(usize) -> usize) -> Self {
         let service = Service::DRAWN[below(Service::DRAWN.len())];
         let traits = service.traits();
@@ -148,7 +157,8 @@ impl Connection {
             depth: u32::try_from(1 + below(5)).unwrap_or(1),
             timeout: [14, 14, 12][below(3)],
             answers,
-            mix: u32::try_from(below(8)).unwrap_or(0),
+            mix: u32::try_from(below(16)).unwrap_or(0),
+            spares_completions: below(3) == 0,
             windows: below(3) == 0 && traits.has_windows,
             pools: below(2) == 0 && traits.may_pool,
             is_kept: below(2) == 0,
@@ -394,6 +404,9 @@ impl Plan {
             }
             if connection.mix > 0 {
                 try_with(&|plan| plan.connections[index].mix = 0);
+            }
+            if connection.spares_completions {
+                try_with(&|plan| plan.connections[index].spares_completions = false);
             }
             if connection.len > 8 {
                 try_with(&|plan| plan.connections[index].len = 8);

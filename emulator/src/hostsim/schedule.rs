@@ -368,13 +368,17 @@ impl Schedule {
         thread.locks == 0 && !thread.has_ended()
     }
 
-    /// Notes the places at which the threads of a process are, because it dies now.
-    pub(super) fn note_death(&mut self, process: usize) {
+    /// Notes the places at which the threads of a process are, because it dies now. Returns a text
+    /// about them.
+    pub(super) fn note_death(&mut self, process: usize) -> String {
+        let mut text = String::new();
         let all = self.threads.iter();
         let living = all.filter(|thread| thread.process == process && !thread.has_ended());
-        for place in living.filter_map(|thread| thread.place) {
+        for (place, name) in living.filter_map(|thread| Some((thread.place?, &thread.name))) {
             self.places.entry(place).or_default().deaths += 1;
+            text += &format!(" {name} at {}:{}", place.file(), place.line());
         }
+        text
     }
 
     /// Kills a process at this moment: what it shares with others is cut, its threads unwind, and

@@ -20,6 +20,8 @@ pub(super) enum Service {
 pub(super) const WRITES: u32 = 1;
 pub(super) const ATOMICS: u32 = 2;
 pub(super) const READS: u32 = 4;
+/// Atomic writes, each before its message, and a flush of them.
+pub(super) const MARKS: u32 = 8;
 
 /// The properties of a service.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +53,7 @@ const RELIABLE: Traits = Traits {
     sender: QpType::Rc,
     is_reliable: true,
     is_ordered: true,
-    mix: WRITES | ATOMICS | READS,
+    mix: WRITES | ATOMICS | READS | MARKS,
     longest: usize::MAX,
     header: 0,
     has_windows: true,
@@ -124,6 +126,7 @@ impl Service {
             },
             Self::Dc => Traits {
                 sender: QpType::DcInitiator,
+                mix: WRITES | ATOMICS | READS,
                 has_windows: false,
                 arrived: "a message arrives over DC",
                 outlived: "a killed process acknowledges over DC",

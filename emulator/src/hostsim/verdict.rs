@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::board::other;
-use super::exchange::{ADD, Exchange, READ, SEND, bytes_of, source_of};
-use super::memory::{ADDED, GOT, READ_LEN, place_in_turn, written_at};
+use super::exchange::{ADD, Exchange, MARK, READ, SEND, bytes_of, source_of};
+use super::memory::{ADDED, GOT, MARKED, READ_LEN, place_in_turn, written_at};
+use super::services::MARKS;
 use crate::{Completion, ImmOrInv, WcOpcode, WcStatus};
 
 impl Exchange {
@@ -18,9 +19,11 @@ impl Exchange {
         }
         if id & SEND != 0 {
             self.take_acknowledgement(number);
-        } else if id & (ADD | READ) != 0 {
+        } else if id & (ADD | READ | MARK) != 0 {
             self.under_way.fetch_sub(1, Ordering::Relaxed);
-            self.take_other(id & ADD != 0, number);
+            if id & MARK == 0 {
+                self.take_other(id & ADD != 0, number);
+            }
         } else if let Err(text) = self.take_message(completion) {
             self.board.complain(format!("{:?}: {text}", self.end));
         }
@@ -46,8 +49,10 @@ impl Exchange {
         let mut notes = self.board.notes();
         let flow = notes.flows.entry(self.end).or_default();
         let expected = flow.acknowledged;
-        flow.acknowledged += 1;
-        if expected != number {
+        flow.acknowledged = number + 1;
+        let is_signaled = |number| self.plan.is_signaled(self.end.1, number);
+        let mut before = expected..number;
+        if number < expected || before.any(is_signaled) {
             let text = format!("{:?}: completion {number} after {expected}", self.end);
             notes.complaints.push(text);
         }
@@ -94,8 +99,19 @@ impl Exchange {
         if number >= flow.posted || bytes != bytes_of(from, number, len) {
             return Err(format!("message {number} is not what was sent"));
         }
+        if self.has(MARKS) {
+            let bytes = self.objects.side.bytes(MARKED, 8);
+            let mark = bytes
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_be_bytes(*bytes));
+            if mark < u64::from(number) + 1 || mark > u64::from(flow.posted) {
+                return Err(format!("message {number} comes with the mark {mark}"));
+            }
+        }
         let is_next = number == flow.received || !self.traits.is_reliable;
-        let is_later = flow.seen >> number == 0 || !self.traits.is_ordered;
+        let process = self.board.process_of(self.end);
+        let may_overtake = self.board.notes().halted.contains(&process);
+        let is_later = flow.seen >> number == 0 || !self.traits.is_ordered || may_overtake;
         if !is_next || !is_later || flow.seen >> number & 1 != 0 {
             let seen = flow.seen;
             return Err(format!("message {number} comes after {seen:b}"));

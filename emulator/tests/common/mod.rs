@@ -192,9 +192,17 @@ impl Side {
 
 /// Registers memory with all rights, also for windows.
 pub fn register(pd: &Pd, memory: &'static [std::sync::atomic::AtomicU8]) -> Mr {
+    register_with(pd, memory, ALL_ACCESS | AccessFlags::MW_BIND)
+}
+
+pub fn register_with(
+    pd: &Pd,
+    memory: &'static [std::sync::atomic::AtomicU8],
+    access: AccessFlags,
+) -> Mr {
     let addr = memory.as_ptr() as u64;
     // SAFETY: leaked memory, accessed through atomics only.
-    unsafe { pd.reg_mr(addr, memory.len(), addr, ALL_ACCESS | AccessFlags::MW_BIND) }.unwrap()
+    unsafe { pd.reg_mr(addr, memory.len(), addr, access) }.unwrap()
 }
 
 /// Two connected sides.

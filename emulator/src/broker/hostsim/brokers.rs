@@ -26,6 +26,9 @@ use crate::sys;
 /// The directory of all processes.
 const DIR: u8 = 0;
 
+/// Longest real time in which the kernel closes sockets.
+const MOST_TIME_TO_CLOSE: Duration = Duration::from_secs(10);
+
 thread_local! {
     /// The machine of the process that the thread belongs to.
     static MACHINE: RefCell<Option<Arc<dyn Machine>>> = const { RefCell::new(None) };
@@ -41,7 +44,7 @@ pub(crate) struct Brokers(World);
 
 impl Brokers {
     pub(crate) fn new() -> Self {
-        until_closed();
+        let _ = until_closed();
         Self(World::new())
     }
 
@@ -110,14 +113,20 @@ impl Brokers {
 }
 
 /// Waits until the kernel has closed the sockets of an earlier host, which takes real time.
-fn until_closed() {
+///
+/// # Errors
+/// A text that names a socket that stays open.
+pub(crate) fn until_closed() -> Result<(), String> {
     let begin = Instant::now();
     let is_own = |socket: &BoundSocket| (0..ADDRESSES).any(|at| socket.ip == address_of(at).ip());
-    while bound_sockets().is_ok_and(|sockets| sockets.iter().any(is_own)) {
-        assert!(
-            begin.elapsed() < Duration::from_secs(30),
-            "sockets stay open"
-        );
+    loop {
+        let sockets = bound_sockets().unwrap_or_default();
+        let Some(open) = sockets.into_iter().find(is_own) else {
+            return Ok(());
+        };
+        if begin.elapsed() > MOST_TIME_TO_CLOSE {
+            return Err(format!("a socket stays open after all has ended: {open:?}"));
+        }
         std::thread::yield_now();
     }
 }
