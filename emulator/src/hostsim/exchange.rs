@@ -10,13 +10,13 @@ use super::memory::{
     ADDED, COUNTER, GOT, MARKED, MOST_MESSAGES, OWN_MARKS, READ_LEN, SENT, SOURCE, place_in_turn,
     written_at,
 };
-use super::objects::Objects;
+use super::objects::{Objects, Opened};
 use super::plan::{Connection, Mode};
 use super::program::{Program, name_of};
 use super::services::{ATOMICS, MARKS, READS, Service, Traits, WRITES};
 use crate::engine::common::pattern;
 use crate::sync::turn;
-use crate::{Completion, Feth, Mw, Rkey, SendFlags, SendOp, Sge, VerbsError, WcStatus, sys};
+use crate::{Completion, Feth, Rkey, SendFlags, SendOp, Sge, VerbsError, WcStatus, sys};
 use rocade_wire::{Placement, Selectivity};
 
 /// Time for which a program that polls waits for messages that may never come.
@@ -73,7 +73,7 @@ pub(super) fn exchange(program: &Program, end: End) {
             objects,
             peer,
             rkey: AtomicU32::new(peer.rkey.get()),
-            window: OnceLock::new(),
+            opened: OnceLock::new(),
             others: Default::default(),
             under_way: AtomicU32::new(0),
             taking: Mutex::new(0),
@@ -140,8 +140,8 @@ pub(super) struct Exchange {
     peer: Endpoint,
     /// The key of the peer's memory.
     rkey: AtomicU32,
-    /// The window by which the peer accesses the memory of this end.
-    window: OnceLock<Mw>,
+    /// The window or indirect key by which the peer accesses the memory of this end.
+    opened: OnceLock<Opened>,
     /// Number of atomics, of READs, and of the others posted.
     others: [AtomicU32; 3],
     /// Number of those without a completion.
@@ -173,9 +173,9 @@ impl Exchange {
         }
     }
 
-    /// Binds a window to the memory of this end, and tells the peer its key.
+    /// Opens the memory of this end by a window or an indirect key, and tells the peer.
     fn open_window(&self) {
-        let (window, rkey) = self.objects.bind_window(BIND);
+        let opened = self.objects.open_memory(BIND, self.plan.is_indirect);
         let mut completion = None;
         turn::until(None, || {
             completion = completion
@@ -187,7 +187,8 @@ impl Exchange {
         assert_eq!(completion.wr_id, BIND, "nothing else is under way");
         match completion.status {
             WcStatus::Success => {
-                self.window.set(window).expect("one window");
+                let rkey = opened.rkey();
+                self.opened.set(opened).expect("one key");
                 self.board.notes().windows.insert(self.end, rkey);
             }
             // The peer has disconnected.
@@ -305,7 +306,12 @@ impl Exchange {
                 imm: Some(number.to_be_bytes()),
             }
         } else if self.plan.windows && is_last && !has_others {
-            self.board.mark("a message invalidates a window");
+            let mark = if self.plan.is_indirect {
+                "a message invalidates an indirect key"
+            } else {
+                "a message invalidates a window"
+            };
+            self.board.mark(mark);
             SendOp::SendInv { rkey }
         } else {
             SendOp::Send { imm: None }

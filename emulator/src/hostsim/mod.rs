@@ -59,7 +59,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 30] = [
+const EXPECTED: [&str; 31] = [
     BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
@@ -77,6 +77,7 @@ const EXPECTED: [&str; 30] = [
     "a message arrives over XRC",
     "a message arrives at a multicast group",
     "a message invalidates a window",
+    "a message invalidates an indirect key",
     "a message of a killed process arrives",
     "a process is killed after a datagram",
     "a process is killed soon after it has received",

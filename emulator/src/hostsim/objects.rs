@@ -14,9 +14,10 @@ use crate::cm::CmId;
 use crate::engine::common::{ALL_ACCESS, Side, register_with};
 use crate::sync::turn;
 use crate::{
-    AccessFlags, AddressVector, Ah, Bind, Cq, Datagram, DctInitAttr, Gid, Mtu, Mw, Pd, Qkey, Qp,
-    QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq,
-    SrqInitAttr, Srqn, ToDct, VerbsError, WindowKind, Xrcd, transition_rule,
+    AccessFlags, AddressVector, Ah, Bind, Block, Cq, Datagram, DctInitAttr, Gid, Layout, Mr, Mtu,
+    Mw, Pd, Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Remap, Rkey, SendFlags,
+    SendOp, SendWr, Sge, Srq, SrqInitAttr, Srqn, ToDct, VerbsError, WindowKind, Xrcd,
+    transition_rule,
 };
 
 /// The key of datagrams.
@@ -25,6 +26,8 @@ const QKEY: u32 = 0x1234;
 const KEY: u64 = 0xfeed_0001;
 /// The RNR timer of receivers: 2.56 ms, because one may get no processor for long.
 const RNR_TIMER: u8 = 16;
+/// Number of blocks of an indirect key.
+const BLOCKS: u32 = 3;
 /// The rights of the peer. Windows have those without flushes.
 const ACCESS: AccessFlags = ALL_ACCESS.union(AccessFlags::FLUSH_GLOBAL);
 
@@ -202,8 +205,16 @@ impl Objects {
         }
     }
 
-    /// Posts the bind of a new window to the memory of the end. Returns its key, too.
-    pub(super) fn bind_window(&self, wr_id: u64) -> (Mw, Rkey) {
+    /// Posts the bind of a new window to the memory of the end, or the mapping of an indirect key.
+    pub(super) fn open_memory(&self, wr_id: u64, is_indirect: bool) -> Opened {
+        if is_indirect {
+            self.map_indirect(wr_id)
+        } else {
+            self.bind_window(wr_id)
+        }
+    }
+
+    fn bind_window(&self, wr_id: u64) -> Opened {
         let side = &self.side;
         let window = side.pd.alloc_mw(WindowKind::Type2).expect("a window");
         let rkey = window.rkey().with_next_tag();
@@ -214,15 +225,34 @@ impl Objects {
             len: self.memory.0.len() as u64,
             access: ALL_ACCESS,
         };
-        let wr = SendWr {
-            wr_id,
-            op: SendOp::Bind(bind),
-            flags: SendFlags::SIGNALED,
-            sges: &[],
-        };
+        let wr = signaled(wr_id, SendOp::Bind(bind));
         let posted = side.qp.post_sends(|queue| queue.push(&wr));
         posted.expect("space");
-        (window, rkey)
+        Opened::Window {
+            _kept: window,
+            rkey,
+        }
+    }
+
+    /// Maps an indirect key to the same addresses, by several blocks.
+    fn map_indirect(&self, wr_id: u64) -> Opened {
+        let (side, base) = (&self.side, self.side.mr.addr());
+        let key = side.pd.create_indirect(BLOCKS, ALL_ACCESS);
+        let key = key.expect("an indirect key");
+        let len = self.memory.0.len() as u64 / u64::from(BLOCKS);
+        let blocks = (0..u64::from(BLOCKS)).map(|number| Block {
+            lkey: side.mr.lkey(),
+            addr: base + number * len,
+            len,
+            stride: 0,
+        });
+        let layout = Layout::list(blocks).expect("memory of the end");
+        let operands = key.change(Some(ALL_ACCESS), Remap::To { base, layout }, true);
+        let operands = operands.expect("it has room");
+        let wr = signaled(wr_id, SendOp::Fill);
+        let posted = side.qp.post_sends(|queue| queue.push_with(&wr, operands));
+        posted.expect("space");
+        Opened::Indirect(key)
     }
 
     /// Posts a send work request, with at most one element of data.
@@ -271,6 +301,31 @@ impl Objects {
             }
         });
         posted.expect("space");
+    }
+}
+
+const fn signaled(wr_id: u64, op: SendOp) -> SendWr<'static> {
+    SendWr {
+        wr_id,
+        op,
+        flags: SendFlags::SIGNALED,
+        sges: &[],
+    }
+}
+
+/// A key by which the peer accesses the memory of an end.
+#[derive(Debug)]
+pub(super) enum Opened {
+    Window { _kept: Mw, rkey: Rkey },
+    Indirect(Mr),
+}
+
+impl Opened {
+    pub(super) fn rkey(&self) -> Rkey {
+        match self {
+            Self::Window { rkey, .. } => *rkey,
+            Self::Indirect(key) => key.rkey(),
+        }
     }
 }
 

@@ -67,6 +67,8 @@ pub(super) struct Connection {
     pub(super) spares_completions: bool,
     /// Peers access the memory of an end by a window, if the service has them.
     pub(super) windows: bool,
+    /// By an indirect key, in place of a window.
+    pub(super) is_indirect: bool,
     /// Receives come from a queue that the ends of a process share.
     pub(super) pools: bool,
     /// A third process makes the targets of XRC, if it has the address of the end.
@@ -160,6 +162,7 @@ impl Connection {
             mix: u32::try_from(below(16)).unwrap_or(0),
             spares_completions: below(3) == 0,
             windows: below(3) == 0 && traits.has_windows,
+            is_indirect: below(2) == 0,
             pools: below(2) == 0 && traits.may_pool,
             is_kept: below(2) == 0,
             ending: [
@@ -386,6 +389,9 @@ impl Plan {
             }
             if connection.service != Service::Rc {
                 try_with(&|plan| plan.connections[index].service = Service::Rc);
+            }
+            if connection.windows && connection.is_indirect {
+                try_with(&|plan| plan.connections[index].is_indirect = false);
             }
             if connection.windows {
                 try_with(&|plan| plan.connections[index].windows = false);
