@@ -1,10 +1,9 @@
 //! A ring of records in a memory file. All `unsafe` code of traces is in this file.
 //!
-//! The traced process maps the file, and its tracer, which gets it through a socket
-//! (`rings.rs`), reads it by pread(2). The first words are the
-//! control words. Positions count all words since the begin, and the word of a position is at its
-//! remainder. The process reserves words by moving `HEAD`, and stores the first word of a record
-//! last.
+//! The traced process maps the file, and its tracer, which gets it through a socket (`rings.rs`),
+//! reads it by pread(2). The first words are the control words. Positions count all words since the
+//! begin, and the word of a position is at its remainder. The process reserves words by moving
+//! `HEAD`, and stores the first word of a record last.
 //!
 //! The file has storage for the words up to `LIMIT` only, in whole blocks. The tracer moves it
 //! ahead of the process, and frees blocks that it has read. Words of a new block are 0. So records

@@ -72,7 +72,7 @@ impl Source {
     /// # Errors
     /// Those of reading the files.
     pub(super) fn collect(&mut self) -> io::Result<bool> {
-        let new = self.listener.take()?.into_iter();
+        let new = self.listener.take().into_iter();
         let new = new.map(|(pid, ring)| Traced { pid, ring, end: 0 });
         self.rings.extend(new);
         let at_ns = now_ns();
