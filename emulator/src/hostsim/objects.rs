@@ -90,13 +90,13 @@ impl Objects {
     pub(super) fn connect(&mut self, board: &Board, end: End, peer: &Endpoint) -> bool {
         let plan = &board.plan.connections[end.0];
         let to = address_of(peer.gid);
+        let mut receiver = peer.gid;
         if self.service == Service::Group {
-            let to = address_of(group_of(other(end)));
-            self.address = Some(patiently(board, || self.side.pd.create_ah(&to)));
-            let group = group_of(end);
-            patiently(board, || self.side.qp.attach_mcast(group));
+            patiently(board, || self.side.qp.attach_mcast(group_of(end)));
+            receiver = group_of(other(end));
         }
-        if matches!(self.service, Service::Ud | Service::Dc) {
+        if matches!(self.service, Service::Ud | Service::Group | Service::Dc) {
+            let to = address_of(receiver);
             self.address = Some(patiently(board, || self.side.pd.create_ah(&to)));
         }
         let attr = |next: QpState, dest: Qpn| QpAttr {

@@ -120,7 +120,7 @@ pub(crate) fn until_closed() -> Result<(), String> {
     let begin = Instant::now();
     let is_own = |socket: &BoundSocket| (0..ADDRESSES).any(|at| socket.ip == address_of(at).ip());
     loop {
-        let sockets = bound_sockets().unwrap_or_default();
+        let sockets = bound_sockets().map_err(|error| format!("no list of sockets: {error}"))?;
         let Some(open) = sockets.into_iter().find(is_own) else {
             return Ok(());
         };
