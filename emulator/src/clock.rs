@@ -66,6 +66,12 @@ impl Clock {
         Time::from_ns(since + ORIGIN_NS)
     }
 
+    /// Converts a time of this clock to nanoseconds of the system's monotonic clock.
+    pub(crate) const fn monotonic_ns(&self, time: Time) -> u64 {
+        let since = time.as_ns().saturating_sub(ORIGIN_NS);
+        self.origin_ns.saturating_add(since)
+    }
+
     /// Converts a time of this clock to nanoseconds since 1970.
     pub(crate) const fn unix_ns(&self, time_ns: u64) -> u64 {
         self.unix_origin_ns.saturating_add(time_ns)

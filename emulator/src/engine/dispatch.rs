@@ -9,7 +9,6 @@ use rocade_wire::{FastPathPacket, ICRC_LEN, Packet, Qpn};
 
 use super::Nic;
 use super::cx::Cx;
-use super::hooked;
 use crate::faults::HookPoint;
 use crate::link::Inbound;
 use crate::link::packet_hooks::Ingress;
@@ -143,8 +142,12 @@ impl<'e> Dispatch<'e> {
         packet: impl Inbound<'p>,
         origin: &mut impl Origin,
     ) -> Disposition {
-        if self.traced {
-            hooked::trace_received(meta, packet);
+        if self.traced
+            && let Some(bytes) = packet
+                .first_bytes()
+                .filter(|bytes| !trace::is_middle(bytes[0]))
+        {
+            trace::received(&bytes, meta.destination, packet.len());
         }
         if self.hooked {
             return self.hooked_packet(meta, packet, origin);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rocade_transport::PacketMeta;
-use rocade_wire::{ICRC_LEN, Operation, Packet, Qpn};
+use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::Nic;
 use super::cx::Cx;
@@ -16,7 +16,6 @@ use crate::link::packet_hooks::{
 };
 use crate::link::{Inbound, Segments};
 use crate::state::{Caller, LocalEndpoint, TxRoute, TxState};
-use crate::trace;
 
 impl Origin for Ingress {
     fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
@@ -154,24 +153,6 @@ impl Nic {
                 }
             }
         }
-    }
-}
-
-/// Records a packet in the trace.
-#[inline(never)]
-pub(super) fn trace_received<'p>(meta: &PacketMeta, packet: impl Inbound<'p>) {
-    if packet.opcode().is_none_or(trace::is_middle) {
-        return;
-    }
-    if let Some(fast) = packet.fast_path() {
-        let has_aeth = fast.operation() == Operation::Acknowledge;
-        let aeth = fast.body().first_chunk().filter(|_| has_aeth);
-        let aeth = aeth.copied().map_or(0, u32::from_be_bytes);
-        trace::received(&fast.bth(), meta.destination, packet.len(), aeth);
-    } else if let Ok(whole) = packet.whole() {
-        let aeth = whole.headers().aeth.map_or([0; 4], |aeth| aeth.to_bytes());
-        let aeth = u32::from_be_bytes(aeth);
-        trace::received(whole.bth(), meta.destination, packet.len(), aeth);
     }
 }
 

@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use std::iter;
 use std::sync::Arc;
 
-use rocade_transport::{AccessError, AckPlacement, Qp, RouteTag, Source, TxBuffer};
+use rocade_transport::{
+    AccessError, AckPlacement, Qp, RouteTag, Source, TransmitTrigger, TxBuffer,
+};
 
 use super::Nic;
 use super::cx::Cx;
@@ -65,6 +67,8 @@ pub(super) struct Transmission<'t> {
     acks: AckPlacement,
     /// The ACK in it is not announced to the peer yet.
     unpublished: bool,
+    /// The time in `cx` is that of now, and not of a moment before this transmission.
+    is_on_time: bool,
     /// Bytes that have been sent.
     sent: usize,
 }
@@ -76,6 +80,7 @@ impl<'t> Transmission<'t> {
         cx: Cx<'t>,
         acks: AckPlacement,
         unpublished: bool,
+        trigger: TransmitTrigger,
     ) -> Self {
         Self {
             engine,
@@ -83,6 +88,8 @@ impl<'t> Transmission<'t> {
             cx,
             acks,
             unpublished,
+            // A post has just read the clock.
+            is_on_time: matches!(trigger, TransmitTrigger::Posted),
             sent: 0,
         }
     }
@@ -142,7 +149,7 @@ impl<'t> Transmission<'t> {
             engine.faults.fails_after(self.inner, segments, self.cx.now)
         });
         let fails = fails.flatten();
-        let sent_at = trace::is_on().then(trace::now_ns);
+        let sent_at = trace::is_on().then(|| self.sent_at());
         let sent = self.send_by(outlet, &mut way, buffer, fails.as_deref());
         let Ok(has_left) = sent else {
             self.recover_partial_batch(qp, &mut way, buffer);
@@ -175,6 +182,15 @@ impl<'t> Transmission<'t> {
             self.cx.now = engine.host.now();
         }
         qp.has_work_to_send(self.acks)
+    }
+
+    /// Returns the time of packets that are sent now, for traces.
+    fn sent_at(&mut self) -> u64 {
+        if !self.is_on_time {
+            self.cx.now = self.engine.host.now();
+            self.is_on_time = true;
+        }
+        self.engine.host.clock.monotonic_ns(self.cx.now)
     }
 
     /// Chooses the way out of a batch of `len` bytes.

@@ -178,7 +178,7 @@ impl Nic {
         }
         let is_appended = unpublished && self.append_unpublished_ack(inner, core, cx);
         if !is_appended && (wants || unpublished) {
-            Transmission::new(self, inner, cx, acks, unpublished).run(core);
+            Transmission::new(self, inner, cx, acks, unpublished, trigger).run(core);
         }
         if core.tx.backlog.is_some() {
             self.presence.record_unsent_ack(core, pending_ack);

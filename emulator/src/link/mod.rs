@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 
-use rocade_wire::{FastPathPacket, Packet, PacketError, Qpn};
+use rocade_wire::{Bth, FastPathPacket, Packet, PacketError, Qpn};
 
 use crate::failure;
 use crate::steering::ProcessSlot;
@@ -346,13 +346,16 @@ impl Link for AnyLink {
     }
 }
 
+/// The BTH of a packet, and the next 4 bytes, which each packet has.
+pub(crate) type FirstBytes = [u8; Bth::LEN + 4];
+
 /// A received UDP payload: BTH to ICRC of a potential packet.
 pub(crate) trait Inbound<'p>: Copy {
     /// Returns the length in bytes.
     fn len(self) -> usize;
 
-    /// Returns the first byte, the operation code. `None` for a packet without bytes.
-    fn opcode(self) -> Option<u8>;
+    /// Returns the first bytes. `None` for a packet that is shorter than any.
+    fn first_bytes(self) -> Option<FirstBytes>;
 
     /// Parses the packet on the fast path, if that is possible.
     fn fast_path(self) -> Option<FastPathPacket<'p>>;
@@ -374,8 +377,8 @@ impl<'p> Inbound<'p> for &'p [u8] {
     }
 
     #[inline]
-    fn opcode(self) -> Option<u8> {
-        self.first().copied()
+    fn first_bytes(self) -> Option<FirstBytes> {
+        self.first_chunk().copied()
     }
 
     #[inline]

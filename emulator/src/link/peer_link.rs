@@ -14,7 +14,7 @@ use rocade_wire::{FastPathPacket, Packet, PacketError};
 #[cfg(all(test, not(loom)))]
 use super::pipe::{PipeBatch, PipeLink, PipeReceiver};
 use super::shm::{ShmBatch, ShmLink, ShmReceiver, ShmSegment, announce_sleep};
-use super::{Inbound, LocalAddr};
+use super::{FirstBytes, Inbound, LocalAddr};
 use crate::memory::Readable;
 use crate::steering::ProcessSlot;
 
@@ -459,8 +459,8 @@ impl<'b> Inbound<'b> for AnySegment<'b> {
     }
 
     #[inline]
-    fn opcode(self) -> Option<u8> {
-        of_each!(Self, self, segment => segment.opcode())
+    fn first_bytes(self) -> Option<FirstBytes> {
+        of_each!(Self, self, segment => segment.first_bytes())
     }
 
     #[inline]

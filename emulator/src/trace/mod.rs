@@ -8,6 +8,7 @@ mod packet;
 mod record;
 mod ring;
 mod rings;
+mod writer;
 
 use std::io;
 use std::path::Path;
@@ -17,10 +18,11 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::sys;
 pub use packet::fold;
 pub(crate) use packet::{is_middle, note, received, sent, timeout};
-pub use record::{Kind, Record, flag};
+pub use record::{Kind, MAX_FIELDS, Record, flag};
 use ring::Ring;
 pub use ring::RingReader;
 pub use rings::RingListener;
+use writer::Content;
 
 /// The variable with the directory of a tracer's socket ([`RingListener`]).
 pub const ENV_TRACE_DIR: &str = "ROCADE_TRACE_DIR";
@@ -101,12 +103,19 @@ pub fn write(kind: Kind, fields: &[u64], text: &str) {
 pub fn write_at(time_ns: u64, kind: Kind, fields: &[u64], text: &str) {
     let forks = FORKS.load(Ordering::Relaxed);
     if let Some(Some(ring)) = RINGS.get(forks).and_then(OnceLock::get) {
-        ring.push(time_ns, forks, (kind, fields, text.as_bytes()));
+        let text = text.as_bytes();
+        let content = Content {
+            time_ns,
+            kind,
+            fields,
+            text,
+        };
+        writer::write(ring, forks, &content);
     }
 }
 
-/// Returns the present time of records, in nanoseconds since 1970.
+/// Returns the present time of records, in nanoseconds of the system's monotonic clock.
 #[must_use]
 pub fn now_ns() -> u64 {
-    sys::realtime_ns()
+    sys::monotonic_ns()
 }

@@ -6,6 +6,7 @@ use rocade_wire::{Bth, Qpn};
 
 use super::record::flag;
 use super::{Kind, now_ns, write, write_at};
+use crate::link::FirstBytes;
 
 /// Folds an address to 64 bits, so that both ends of a packet find each other.
 #[must_use]
@@ -50,31 +51,28 @@ pub(crate) fn sent<'p>(
             && let Some(bth) = packet.first_chunk().map(Bth::from_bytes)
         {
             let ends = u64::from(own.get()) << 32 | u64::from(bth.dest_qp.get());
-            record(
-                time_ns,
-                &bth,
-                (ends, 0),
-                to,
-                (packet.len(), aeth_of(packet)),
-            );
+            let rest = (packet.len(), aeth_of(packet));
+            record(time_ns, Kind::Sent, &bth, ends, to, rest);
         }
     }
 }
 
-/// Records a packet that has arrived at `here`, of `len` bytes.
+/// Records a packet of `len` bytes that has arrived at `here`. It begins with these.
 #[cold]
-pub(crate) fn received(bth: &Bth, here: IpAddr, len: usize, aeth: u32) {
+pub(crate) fn received(bytes: &FirstBytes, here: IpAddr, len: usize) {
+    let Some(bth) = bytes.first_chunk().map(Bth::from_bytes) else {
+        return;
+    };
+    let aeth = aeth_of(bytes);
     let ends = u64::from(bth.dest_qp.get()) << 32;
-    let ends = (ends, flag::RECEIVED);
-    record(now_ns(), bth, ends, fold(here), (len, aeth));
+    let kind = Kind::Received;
+    record(now_ns(), kind, &bth, ends, fold(here), (len, aeth));
 }
 
-fn record(time_ns: u64, bth: &Bth, (ends, flags): (u64, u32), to: u64, (len, aeth): (usize, u32)) {
-    let acks = if bth.ack_req { flag::ACK_REQ } else { 0 };
-    let all = [ends, what(bth, flags | acks, len), to, u64::from(aeth)];
-    // Most packets have no AETH.
-    let fields = if aeth == 0 { &all[..3] } else { &all };
-    write_at(time_ns, Kind::Packet, fields, "");
+fn record(time_ns: u64, kind: Kind, bth: &Bth, ends: u64, to: u64, (len, aeth): (usize, u32)) {
+    let flags = if bth.ack_req { flag::ACK_REQ } else { 0 };
+    let fields = [ends, what(bth, flags, len), to, u64::from(aeth)];
+    write_at(time_ns, kind, &fields, "");
 }
 
 /// Returns the PSN, the length, flags and the operation code.

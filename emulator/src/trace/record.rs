@@ -1,15 +1,29 @@
 //! The format of records: words in the order of the processor.
 //!
-//! Word 0 is the kind (8 bits), the number of fields (8 bits) and the length of the text in bytes
-//! (16 bits, from bit 16). The thread (31 bits, from bit 32) follows, and bit 63, which is set.
-//! Word 1 is the time. Fields follow, then the text, padded with zeroes.
+//! Word 0 is the kind (6 bits), [`FIRST`] and [`ALONE`], the mask of the present fields (8 bits,
+//! from bit 8) and the length of the text in bytes (16 bits, from bit 16). The thread (31 bits, from
+//! bit 32) follows, and bit 63, which is set. Word 1 is the time. Present fields follow, then the
+//! text, padded with zeroes.
+//!
+//! A field that is absent has the value that it had in the record before of this thread and kind.
+//! So records of a loop are short.
+
+use std::collections::HashMap;
 
 /// The words before the fields.
 pub(super) const HEAD: usize = 2;
+/// The most fields of a record.
+pub const MAX_FIELDS: usize = 8;
 /// The longest text in bytes. The rest is cut off.
 pub(super) const MAX_TEXT: usize = 4096;
 /// Set in the first word of each complete record.
 const COMPLETE: u64 = 1 << 63;
+const KIND: u64 = 0x3f;
+/// The first record of its thread and kind: absent fields are 0.
+const FIRST: u64 = 1 << 6;
+/// Absent fields are 0, and later records do not depend on this one. It was written by a signal
+/// handler while its thread wrote another one.
+const ALONE: u64 = 1 << 7;
 
 /// The kind of a record. `a:b` is a field with `a` in the upper and `b` in the lower 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +56,13 @@ pub enum Kind {
     /// The attributes of a QP that a call has set: QP, mask, `state:path MTU`, `remote QP:sq_psn`,
     /// send CQ, receive CQ.
     Qp,
-    /// A packet: `own QP:remote QP`, `PSN:what`, [`super::fold`] of the destination, and the AETH
-    /// if it has one. `what` is the operation code, [`flag`]s from bit 8, and the length in bytes
-    /// from bit 16.
-    Packet,
-    /// Effect of a fault rule on a packet: as [`Kind::Packet`], and the words as text.
+    /// A packet that this process sends: `own QP:remote QP`, `PSN:what`, [`super::fold`] of the
+    /// destination, and the AETH if it has one. `what` is the operation code, [`flag`]s from bit 8,
+    /// and the length in bytes from bit 16.
+    Sent,
+    /// A packet that this process has received: as [`Kind::Sent`], but `own QP:0`.
+    Received,
+    /// Effect of a fault rule on a packet: as [`Kind::Sent`], and the words as text.
     Note,
     /// The retransmission timer of a QP has expired: `QP:expiries so far`.
     Timeout,
@@ -56,14 +72,14 @@ pub enum Kind {
 pub mod flag {
     /// The verb of a post or a poll is experimental, and so are its opcodes.
     pub const EXPERIMENTAL: u32 = 1 << 31;
-    /// The packet was received by this process, and not sent.
+    /// The packet of a [`super::Kind::Note`] was received by this process, and not sent.
     pub const RECEIVED: u32 = 1;
     /// The packet requests an acknowledgement.
     pub const ACK_REQ: u32 = 2;
 }
 
 impl Kind {
-    const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Process,
         Self::Enter,
         Self::Exit,
@@ -74,10 +90,18 @@ impl Kind {
         Self::EmptyPolls,
         Self::ReqNotify,
         Self::Qp,
-        Self::Packet,
+        Self::Sent,
+        Self::Received,
         Self::Note,
         Self::Timeout,
     ];
+}
+
+impl Kind {
+    /// Returns the place of this kind among all.
+    pub(super) const fn index(self) -> usize {
+        self as usize - 1
+    }
 }
 
 /// A record that was read.
@@ -85,18 +109,18 @@ impl Kind {
 pub struct Record {
     /// Kind.
     pub kind: Kind,
-    /// Nanoseconds since 1970.
+    /// Nanoseconds of the system's monotonic clock.
     pub time_ns: u64,
     /// The ID of the thread.
     pub thread: u32,
-    /// The fields, as many as the kind has.
-    pub fields: Vec<u64>,
+    /// The fields. Those that the kind does not have are 0.
+    pub fields: [u64; MAX_FIELDS],
     /// The text, or empty.
     pub text: String,
 }
 
 impl Record {
-    /// Returns a field, or 0 if there is none.
+    /// Returns a field.
     #[must_use]
     pub fn field(&self, index: usize) -> u64 {
         self.fields.get(index).copied().unwrap_or(0)
@@ -115,45 +139,86 @@ impl Record {
     }
 }
 
+/// How a record depends on those before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    First,
+    Next,
+    Alone,
+}
+
 /// Returns the first word of a record.
-pub(super) fn head(kind: Kind, thread: u32, fields: usize, text: usize) -> u64 {
-    let sizes = (fields as u64 & 0xff) << 8 | (text as u64 & 0xffff) << 16;
-    COMPLETE | u64::from(thread) << 32 | sizes | kind as u64
+pub(super) fn head((kind, order): (Kind, Order), thread: u32, mask: u8, text: usize) -> u64 {
+    let order = match order {
+        Order::First => FIRST,
+        Order::Next => 0,
+        Order::Alone => ALONE,
+    };
+    let sizes = u64::from(mask) << 8 | (text as u64 & 0xffff) << 16;
+    COMPLETE | u64::from(thread) << 32 | sizes | order | kind as u64
 }
 
 /// Returns the number of words of a record.
-pub(super) const fn words(fields: usize, text: usize) -> usize {
-    HEAD + fields + text.div_ceil(8)
+pub(super) const fn words(mask: u8, text: usize) -> usize {
+    HEAD + mask.count_ones() as usize + text.div_ceil(8)
 }
 
 /// Returns the number of words of the record with this first word. `None` if it is not complete
 /// yet.
 pub(super) fn words_of(head: u64) -> Option<usize> {
-    (head & COMPLETE != 0).then(|| words(fields_of(head), text_of(head)))
+    (head & COMPLETE != 0).then(|| words(mask_of(head), text_of(head)))
 }
 
-fn fields_of(head: u64) -> usize {
-    usize::try_from(head >> 8 & 0xff).unwrap_or(0)
+fn mask_of(head: u64) -> u8 {
+    u8::try_from(head >> 8 & 0xff).unwrap_or(0)
 }
 
 fn text_of(head: u64) -> usize {
     usize::try_from(head >> 16 & 0xffff).unwrap_or(0)
 }
 
-/// Reads a record of whole words. `None` if its kind is unknown.
-pub(super) fn parse(words: &[u64]) -> Option<Record> {
-    let (&[head, time_ns], rest) = words.split_first_chunk()?;
-    let kind = u8::try_from(head & 0xff).ok()?;
-    let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind)?;
-    let fields = rest.get(..fields_of(head))?;
-    let text = rest.get(fields.len()..)?;
-    let bytes: Vec<u8> = text.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let text = bytes.get(..text_of(head))?;
-    Some(Record {
-        kind,
-        time_ns,
-        thread: u32::try_from((head & !COMPLETE) >> 32).unwrap_or(0),
-        fields: fields.to_vec(),
-        text: String::from_utf8_lossy(text).into_owned(),
-    })
+/// Reads the records of a ring in their order.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    /// The fields of the last record of each thread and kind.
+    last: HashMap<(u32, u64), [u64; MAX_FIELDS]>,
+}
+
+impl Decoder {
+    /// Reads the next record, of whole words. `None` if its kind is unknown.
+    pub(super) fn parse(&mut self, words: &[u64]) -> Option<Record> {
+        let (&[head, time_ns], mut rest) = words.split_first_chunk()?;
+        let kind = Kind::ALL
+            .into_iter()
+            .find(|known| *known as u64 == head & KIND)?;
+        let thread = u32::try_from((head & !COMPLETE) >> 32).unwrap_or(0);
+        let mut alone = [0; MAX_FIELDS];
+        let fields = match head & ALONE {
+            0 => self.last.entry((thread, head & KIND)).or_default(),
+            _ => &mut alone,
+        };
+        if head & FIRST != 0 {
+            fields.fill(0);
+        }
+        let present = (0..MAX_FIELDS).filter(|index| mask_of(head) >> index & 1 != 0);
+        for index in present {
+            let (word, after) = rest.split_first()?;
+            *fields.get_mut(index)? = *word;
+            rest = after;
+        }
+        let text = match text_of(head) {
+            0 => String::new(),
+            len => {
+                let bytes: Vec<u8> = rest.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                String::from_utf8_lossy(bytes.get(..len)?).into_owned()
+            }
+        };
+        Some(Record {
+            kind,
+            time_ns,
+            thread,
+            fields: *fields,
+            text,
+        })
+    }
 }

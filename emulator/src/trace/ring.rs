@@ -5,42 +5,44 @@
 //! begin, and the word of a position is at its remainder. The process reserves words by moving
 //! `HEAD`, and stores the first word of a record last.
 //!
-//! The file has storage for the words up to `LIMIT` only, in whole blocks. The tracer moves it
-//! ahead of the process, and frees blocks that it has read. Words of a new block are 0. So records
-//! wait in the ring until the tracer has time to decode them, without being copied.
+//! The file has storage only for words that may be written or read. The process makes the pages of
+//! the next step present, and moves `LIMIT` then, so that a lack of memory loses records, and does
+//! not end it. The tracer frees the blocks that it has read, moves `FREED`, and does nothing else
+//! meanwhile. Words of new pages are 0. So records wait in the ring until the tracer has time to
+//! decode them, without being copied.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{self, AtomicU64, Ordering};
 
-use super::record::{self, Kind, Record};
+use super::record::{self, Decoder, Record};
 use crate::sys::{check_file_size, memory_file};
 
 /// The words of a ring, 256 MiB.
 const CAPACITY: usize = 1 << 25;
-/// The words of a block, 2 MiB.
+/// The words whose storage is freed at once, 2 MiB.
 const BLOCK: usize = 1 << 18;
-/// The words that a process has room for, 8 MiB, unless it is faster than its tracer.
-const AHEAD: u64 = 4 * BLOCK as u64;
 /// The words whose pages become present at once, 64 KiB. It divides a block, and is a multiple of
 /// all sizes of pages.
 const STEP: usize = 1 << 13;
+/// The words between two that are in different pages of the smallest size.
+const PAGE: usize = 1 << 9;
 /// The control words, a multiple of all sizes of pages.
 const CONTROL: usize = 1 << 13;
 const LEN: usize = (CONTROL + CAPACITY) * 8;
 const HEAD: usize = 0;
 const LOST: usize = 1;
 const MAGIC: usize = 2;
-/// On a cache line of its own.
+/// On a cache line of its own, as the next one.
 const LIMIT: usize = 32;
+/// The position before which the tracer has freed all storage.
+const FREED: usize = 64;
 /// Identifies a ring of this format.
-const FORMAT: u64 = 0x726f_6361_6465_0003;
+const FORMAT: u64 = 0x726f_6361_6465_0004;
 /// The most words that a tracer reads at once.
 const CHUNK: usize = 1 << 16;
 
@@ -55,34 +57,13 @@ unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
 
-thread_local! {
-    /// The number of forks and the ID of this thread.
-    static THREAD: Cell<(usize, u32)> = const { Cell::new((usize::MAX, 0)) };
-}
-
-/// Returns the ID of the calling thread.
-fn thread_id(forks: usize) -> u32 {
-    let cached = THREAD.try_with(Cell::get).unwrap_or((usize::MAX, 0));
-    if cached.0 == forks {
-        return cached.1;
-    }
-    // SAFETY: takes no arguments.
-    let id = u32::try_from(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap_or(0);
-    let _ = THREAD.try_with(|thread| thread.set((forks, id)));
-    id
-}
-
 impl Ring {
     /// Creates a ring. Returns its file for the tracer, too.
     pub(super) fn create() -> io::Result<(Self, File)> {
         check_file_size(LEN as u64)?;
         let file = File::from(memory_file(c"rocade-trace")?);
         file.set_len(LEN as u64)?;
-        // Words that a process may write have storage, so that a lack of memory does not end it.
         allocate(&file, 0, CONTROL * 8)?;
-        for block in 0..AHEAD / BLOCK as u64 {
-            allocate(&file, offset_of(block * BLOCK as u64), BLOCK * 8)?;
-        }
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
         let start = unsafe {
@@ -100,7 +81,6 @@ impl Ring {
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let ring = Self { start };
-        ring.word(LIMIT).store(AHEAD, Ordering::Relaxed);
         ring.word(MAGIC).store(FORMAT, Ordering::Release);
         Ok((ring, file))
     }
@@ -120,72 +100,91 @@ impl Ring {
         let head = self.word(HEAD);
         let mut at = head.load(Ordering::Relaxed);
         loop {
-            let end = at + words;
-            if end > self.word(LIMIT).load(Ordering::Acquire) {
-                self.word(LOST).fetch_add(1, Ordering::Relaxed);
-                return None;
+            let (end, limit) = (at + words, self.word(LIMIT).load(Ordering::Acquire));
+            if end > limit {
+                if !self.extend(limit) {
+                    self.word(LOST).fetch_add(1, Ordering::Relaxed);
+                    return None;
+                }
+                at = head.load(Ordering::Relaxed);
+                continue;
             }
             match head.compare_exchange_weak(at, end, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => {
-                    self.populate(at..end);
-                    return Some(at);
-                }
+                Ok(_) => return Some(at),
                 Err(now) => at = now,
             }
         }
     }
 
-    /// Makes the pages of a step present, if one begins within these positions. One call takes less
-    /// time than the page faults. Without it, they come.
-    fn populate(&self, positions: Range<u64>) {
-        let step = positions.start.next_multiple_of(STEP as u64);
-        if !positions.contains(&step) {
-            return;
+    /// Moves the limit by a step. Returns false without memory, or space in the ring. Several
+    /// threads may do so at once, since none could wait for one that a signal has interrupted.
+    #[cold]
+    fn extend(&self, limit: u64) -> bool {
+        let freed = self.word(FREED).load(Ordering::Acquire);
+        if limit + STEP as u64 > freed + CAPACITY as u64 || !self.populate(limit) {
+            return false;
         }
-        let index = usize::try_from(step).unwrap_or(0) % CAPACITY;
-        let words = self.words().get(CONTROL + index..).unwrap_or_default();
-        let words = words.get(..STEP).unwrap_or_default();
+        let end = limit + STEP as u64;
+        let place = self.word(LIMIT);
+        // Another thread may have moved it.
+        let _ = place.compare_exchange(limit, end, Ordering::AcqRel, Ordering::Relaxed);
+        true
+    }
+
+    /// Makes the pages of the step at a position present. Returns false without memory.
+    fn populate(&self, position: u64) -> bool {
+        let index = CONTROL + usize::try_from(position).unwrap_or(0) % CAPACITY;
+        let words = self.words().get(index..index + STEP).unwrap_or_default();
         let start: *const AtomicU64 = words.as_ptr();
         // SAFETY: these are whole pages of the mapping, and their content stays.
-        unsafe {
+        let result = unsafe {
             libc::madvise(
                 start.cast_mut().cast(),
                 size_of_val(words),
                 libc::MADV_POPULATE_WRITE,
-            );
-        }
+            )
+        };
+        // Linux before 5.14 does not know this advice.
+        let is_unknown = || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+        result == 0 || is_unknown() && words.iter().step_by(PAGE).all(touch)
     }
 
-    /// Writes a record of a time, if there is room.
-    pub(super) fn push(
-        &self,
-        time_ns: u64,
-        forks: usize,
-        (kind, fields, text): (Kind, &[u64], &[u8]),
-    ) {
-        let text = text.get(..record::MAX_TEXT).unwrap_or(text);
-        let words = record::words(fields.len(), text.len());
+    /// Writes a record: its first word, the others, and the number of all. Returns false if there is
+    /// no room.
+    pub(super) fn push(&self, head: u64, rest: impl Iterator<Item = u64>, words: usize) -> bool {
         let Some(at) = self.reserve(words as u64) else {
-            return;
+            return false;
         };
-        let rest = fields.iter().copied().chain(text.chunks(8).map(|bytes| {
-            let mut word = [0; 8];
-            word.iter_mut()
-                .zip(bytes)
-                .for_each(|(to, byte)| *to = *byte);
-            u64::from_ne_bytes(word)
-        }));
         let index = usize::try_from(at).unwrap_or(0) % CAPACITY;
         let (before, from) = self.words().split_at(CONTROL + index);
-        let begin = before.get(CONTROL..).unwrap_or_default();
-        let mut places = from.iter().chain(begin);
-        let first = places.next().expect("the index is in the ring");
-        for (place, word) in places.zip([time_ns].into_iter().chain(rest)) {
-            place.store(word, Ordering::Relaxed);
-        }
-        let head = record::head(kind, thread_id(forks), fields.len(), text.len());
+        let first = match from.get(..words) {
+            Some(places) => fill(places.iter(), rest),
+            None => fill(from.iter().chain(&before[CONTROL..]), rest),
+        };
         first.store(head, Ordering::Release);
+        true
     }
+}
+
+/// Stores all words of a record but the first, whose place it returns.
+fn fill<'p>(
+    mut places: impl Iterator<Item = &'p AtomicU64>,
+    rest: impl Iterator<Item = u64>,
+) -> &'p AtomicU64 {
+    let first = places.next().expect("there is a place for each word");
+    rest.zip(places)
+        .for_each(|(word, place)| place.store(word, Ordering::Relaxed));
+    first
+}
+
+/// Makes the page of a word present. Returns false without memory, where writing would end the
+/// process. The word keeps its value.
+fn touch(word: &AtomicU64) -> bool {
+    const ADD_ZERO: libc::c_int = libc::FUTEX_OP_ADD << 28;
+    let operation = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word lives, and adding nothing to its half by an atomic operation is no race.
+    let result = unsafe { libc::syscall(libc::SYS_futex, word, operation, 0, 0, word, ADD_ZERO) };
+    result >= 0
 }
 
 /// Allocates storage of a file.
@@ -229,10 +228,9 @@ pub struct RingReader {
     tail: u64,
     /// The position before which all storage was freed.
     freed: u64,
-    /// The position before which there is storage.
-    limit: u64,
     /// Words that were read at once.
     buffer: Vec<u64>,
+    decoder: Decoder,
 }
 
 impl RingReader {
@@ -245,8 +243,8 @@ impl RingReader {
             file,
             tail: 0,
             freed: 0,
-            limit: AHEAD,
             buffer: Vec::new(),
+            decoder: Decoder::default(),
         };
         if reader.file.metadata()?.len() < LEN as u64 || reader.control(MAGIC)? != FORMAT {
             return Err(io::ErrorKind::InvalidData.into());
@@ -254,21 +252,19 @@ impl RingReader {
         Ok(reader)
     }
 
-    /// Returns the position of the end of all records so far, and makes room for later ones.
+    /// Returns the position of the end of all records so far.
     ///
     /// # Errors
-    /// Those of reading and writing the file.
-    pub fn look(&mut self) -> io::Result<u64> {
-        let head = self.control(HEAD)?;
-        self.extend(head)?;
-        Ok(head)
+    /// Those of reading the file.
+    pub fn end(&self) -> io::Result<u64> {
+        self.control(HEAD)
     }
 
-    /// Returns true if the process has less room than it may need, so that reading its records
-    /// comes before looking for more.
+    /// Returns true if the process may soon run out of space, so that reading its records comes
+    /// before looking for more.
     #[must_use]
-    pub const fn is_short_of_room(&self, head: u64) -> bool {
-        self.limit < head + AHEAD
+    pub const fn is_short_of_space(&self, end: u64) -> bool {
+        self.waiting(end) > CAPACITY as u64 / 2
     }
 
     /// Returns the number of words between the next record and a position.
@@ -296,7 +292,8 @@ impl RingReader {
         self.buffer = words;
         self.tail += count as u64;
         self.free_blocks()?;
-        Ok(complete(&self.buffer).filter_map(record::parse))
+        let decoder = &mut self.decoder;
+        Ok(complete(&self.buffer).filter_map(|words| decoder.parse(words)))
     }
 
     /// Returns the number of lost records.
@@ -324,31 +321,19 @@ impl RingReader {
         Ok(())
     }
 
-    /// Allocates the blocks that a process may need soon. Without memory, or space in the ring, it
-    /// gets fewer.
-    fn extend(&mut self, head: u64) -> io::Result<()> {
-        let before = self.limit;
-        while self.limit < head + AHEAD
-            && self.limit + BLOCK as u64 <= self.freed + CAPACITY as u64
-            && allocate(&self.file, offset_of(self.limit), BLOCK * 8).is_ok()
-        {
-            self.limit += BLOCK as u64;
-        }
-        if self.limit == before {
-            return Ok(());
-        }
-        let word = self.limit.to_ne_bytes();
-        self.file.write_all_at(&word, LIMIT as u64 * 8)
-    }
-
     /// Frees the blocks that were read.
     fn free_blocks(&mut self) -> io::Result<()> {
+        let before = self.freed;
         while self.freed + BLOCK as u64 <= self.tail {
             let offset = offset_of(self.freed);
             free(&self.file, offset, BLOCK * 8)?;
             self.freed += BLOCK as u64;
         }
-        Ok(())
+        if self.freed == before {
+            return Ok(());
+        }
+        let word = self.freed.to_ne_bytes();
+        self.file.write_all_at(&word, FREED as u64 * 8)
     }
 }
 
@@ -385,6 +370,8 @@ const fn offset_of(position: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::{Kind, Order};
+    use super::super::writer;
     use super::*;
 
     fn pair() -> (Ring, RingReader) {
@@ -392,12 +379,18 @@ mod tests {
         (ring, RingReader::open(file).expect("a ring"))
     }
 
+    fn push(ring: &Ring, number: u64, text: &[u8]) {
+        let words = record::words(1, text.len());
+        let head = record::head((Kind::Enter, Order::First), 0, 1, text.len());
+        let rest = [1, number].into_iter();
+        ring.push(head, rest.chain(text.chunks(8).map(writer::word_of)), words);
+    }
+
     fn read_all(reader: &mut RingReader) -> Vec<Record> {
-        let (mut all, end) = (Vec::new(), reader.look().expect("readable"));
+        let (mut all, end) = (Vec::new(), reader.end().expect("readable"));
         while reader.waiting(end) > 0 {
             all.extend(reader.read(end).expect("readable"));
         }
-        reader.look().expect("room is made");
         all
     }
 
@@ -405,17 +398,17 @@ mod tests {
     fn records_are_read_as_they_were_written_also_around_the_end() {
         let (ring, mut reader) = pair();
         // A record crosses the end.
-        let (fields, text) = ([1, u64::MAX], "nine char".repeat(400));
-        let words = record::words(fields.len(), text.len());
+        let text = "nine char".repeat(400);
+        let words = record::words(1, text.len());
         assert_ne!(CAPACITY % words, 0);
         let count = 2 * BLOCK / words;
         for round in 0..=2 * CAPACITY / (count * words) {
             for _ in 0..count {
-                ring.push(1, 0, (Kind::Enter, &fields, text.as_bytes()));
+                push(&ring, u64::MAX, text.as_bytes());
             }
             let records = read_all(&mut reader);
             assert_eq!(records.len(), count, "round {round}");
-            let is_right = |one: &Record| one.fields == fields && one.text == text;
+            let is_right = |one: &Record| one.field(0) == u64::MAX && one.text == text;
             assert!(records.iter().all(is_right));
         }
         assert!(reader.tail > 2 * CAPACITY as u64);
@@ -425,15 +418,43 @@ mod tests {
     #[test]
     fn a_full_ring_loses_and_counts_and_goes_on() {
         let (ring, mut reader) = pair();
-        let fit = 4 * BLOCK / 3;
+        let text = "t".repeat(record::MAX_TEXT);
+        let fit = CAPACITY / record::words(1, text.len());
         for _ in 0..fit + 10 {
-            ring.push(1, 0, (Kind::ReqNotify, &[7], b""));
+            push(&ring, 7, text.as_bytes());
         }
         assert_eq!(reader.lost().expect("readable"), 10);
         assert_eq!(read_all(&mut reader).len(), fit);
-        ring.push(1, 0, (Kind::ReqNotify, &[8], b""));
+        push(&ring, 8, text.as_bytes());
         let records = read_all(&mut reader);
         assert_eq!(records.first().map(|one| one.field(0)), Some(8));
+    }
+
+    #[test]
+    fn without_memory_records_are_lost() {
+        let (ring, file) = Ring::create().expect("a ring");
+        push(&ring, 7, b"");
+        // Pages behind the end of a file cannot become present.
+        let kept = (CONTROL + STEP) * 8;
+        file.set_len(kept as u64).expect("truncated");
+        let fit = STEP / record::words(1, 0);
+        for _ in 0..fit + 10 {
+            push(&ring, 8, b"");
+        }
+        assert_eq!(ring.word(LOST).load(Ordering::Relaxed), 11);
+        assert!(touch(ring.word(CONTROL + STEP - PAGE)));
+        assert!(!touch(ring.word(CONTROL + STEP)), "it is behind the end");
+    }
+
+    #[test]
+    fn touched_words_keep_their_values() {
+        let (ring, _file) = Ring::create().expect("a ring");
+        for value in [0, 1, u64::MAX] {
+            let word = ring.word(CONTROL + PAGE);
+            word.store(value, Ordering::Relaxed);
+            assert!(touch(word));
+            assert_eq!(word.load(Ordering::Relaxed), value);
+        }
     }
 
     #[test]
@@ -444,15 +465,17 @@ mod tests {
                 let ring = &ring;
                 scope.spawn(move || {
                     for number in 0..5_000 {
-                        ring.push(1, 0, (Kind::Exit, &[thread, number], b"text"));
+                        push(ring, thread << 32 | number, b"text");
                     }
                 });
             }
         });
         let records = read_all(&mut reader);
         for thread in 0..4 {
-            let of_thread = records.iter().filter(|one| one.field(0) == thread);
-            let numbers: Vec<u64> = of_thread.map(|one| one.field(1)).collect();
+            let of_thread = records
+                .iter()
+                .filter(|one| u64::from(one.high(0)) == thread);
+            let numbers: Vec<u32> = of_thread.map(|one| one.low(0)).collect();
             assert_eq!(numbers, (0..5_000).collect::<Vec<_>>());
         }
     }

@@ -29,7 +29,7 @@ pub(super) use ring::announce_sleep;
 use ring::{Consumed, Consumer, Corrupt, Producer, RingControl};
 
 use super::peer_link::{Ends, Fragment, PeerBatch, PeerLink, PeerReceiver, SendOutcome, Sending};
-use super::{Inbound, LocalAddr};
+use super::{FirstBytes, Inbound, LocalAddr};
 use crate::steering::ProcessSlot;
 
 /// Bytes before each batch in the ring, little-endian: length (2), segment length (2), flags (2),
@@ -524,8 +524,9 @@ impl<'a> Inbound<'a> for ShmSegment<'a> {
     }
 
     #[inline]
-    fn opcode(self) -> Option<u8> {
-        self.copy_head(&mut [0]).first().copied()
+    fn first_bytes(self) -> Option<FirstBytes> {
+        let mut bytes = FirstBytes::default();
+        (self.copy_head(&mut bytes).len() == bytes.len()).then_some(bytes)
     }
 
     #[inline]

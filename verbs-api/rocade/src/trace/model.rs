@@ -106,7 +106,7 @@ impl Model {
                 self.attributes(at, record);
                 None
             }
-            Kind::Packet => return self.packet(at, record),
+            Kind::Sent | Kind::Received => return self.packet(at, record),
             Kind::Note => Some(self.note(at, record)),
             Kind::Timeout => Some(self.timeout(at, record)),
         };
@@ -281,8 +281,8 @@ impl Model {
     fn packet(&mut self, at: At, record: &Record) -> Vec<Event> {
         let (own, remote) = (record.high(0), record.low(0));
         let (psn, what) = (record.high(1), record.low(1));
-        let (code, flags, len) = (what & 0xff, what >> 8 & 0xff, what >> 16);
-        let is_received = flags & flag::RECEIVED != 0;
+        let (code, len) = (what & 0xff, what >> 16);
+        let is_received = record.kind == Kind::Received;
         let to = record.field(2);
         let dest = if is_received { own } else { remote };
         let key = (to, dest, psn, code);

@@ -1,7 +1,7 @@
 //! The timeline as prost reads it, with the messages of Perfetto's schema.
 
 use prost::Message as _;
-use rocade_emulator::trace::{Kind, Record};
+use rocade_emulator::trace::{Kind, MAX_FIELDS, Record};
 
 use super::event::{At, Call, Completion, Event, PacketSeen, QpId, Request, Timing, What};
 use super::model::Model;
@@ -174,15 +174,19 @@ fn written() -> Vec<u8> {
 
 #[test]
 fn what_has_not_ended_is_drawn_until_the_process_ends() {
-    let entry = |time_ns, kind, fields: &[u64], text: &str| Entry {
-        pid: 40,
-        record: Record {
-            kind,
-            time_ns,
-            thread: 41,
-            fields: fields.to_vec(),
-            text: text.to_owned(),
-        },
+    let entry = |time_ns, kind, given: &[u64], text: &str| {
+        let mut fields = [0; MAX_FIELDS];
+        fields[..given.len()].copy_from_slice(given);
+        Entry {
+            pid: 40,
+            record: Record {
+                kind,
+                time_ns,
+                thread: 41,
+                fields,
+                text: text.to_owned(),
+            },
+        }
     };
     let mut model = Model::default();
     let of_qp = u64::from(QP.qpn) << 32;
@@ -200,7 +204,7 @@ fn what_has_not_ended_is_drawn_until_the_process_ends() {
             &[0x21 << 32 | 2, 2 << 32, 6, 300 << 32, 0, 0, 0x22],
             "",
         ),
-        entry(2_120, Kind::Packet, &[0x21 << 32 | 0x22, 0x64, 1], ""),
+        entry(2_120, Kind::Sent, &[0x21 << 32 | 0x22, 0x64, 1], ""),
         entry(2_130, Kind::PostEnd, &[0, 0x21, 1 << 32, 100], ""),
         entry(2_200, Kind::Enter, &[], "ibv_get_cq_event\tchannel=0x1"),
     ] {

@@ -78,7 +78,7 @@ impl Source {
         let at_ns = now_ns();
         let (mut found, mut ends) = (0, Vec::new());
         for Traced { ring, end, .. } in &mut self.rings {
-            let before = std::mem::replace(end, ring.look()?);
+            let before = std::mem::replace(end, ring.end()?);
             found += *end - before;
             ends.push(*end);
         }
@@ -90,7 +90,7 @@ impl Source {
     pub(super) fn is_full(&self) -> bool {
         let all = self.rings.iter();
         let waiting: u64 = all.map(|one| one.ring.waiting(one.end)).sum();
-        let is_short = |one: &Traced| one.ring.is_short_of_room(one.end);
+        let is_short = |one: &Traced| one.ring.is_short_of_space(one.end);
         waiting >= MOST_WAITING_WORDS || self.rings.iter().any(is_short)
     }
 
