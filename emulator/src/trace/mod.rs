@@ -8,6 +8,7 @@ mod packet;
 mod record;
 mod ring;
 mod rings;
+mod spool;
 mod writer;
 
 use std::io;

@@ -20,6 +20,7 @@ use std::slice;
 use std::sync::atomic::{self, AtomicU64, Ordering};
 
 use super::record::{self, Decoder, Record};
+use super::spool::Spool;
 use crate::sys::{check_file_size, memory_file};
 
 /// The words of a ring, 256 MiB.
@@ -231,6 +232,7 @@ pub struct RingReader {
     /// Words that were read at once.
     buffer: Vec<u64>,
     decoder: Decoder,
+    spool: Option<Spool>,
 }
 
 impl RingReader {
@@ -245,6 +247,7 @@ impl RingReader {
             freed: 0,
             buffer: Vec::new(),
             decoder: Decoder::default(),
+            spool: None,
         };
         if reader.file.metadata()?.len() < LEN as u64 || reader.control(MAGIC)? != FORMAT {
             return Err(io::ErrorKind::InvalidData.into());
@@ -260,40 +263,93 @@ impl RingReader {
         self.control(HEAD)
     }
 
-    /// Returns true if the process may soon run out of space, so that reading its records comes
-    /// before looking for more.
-    #[must_use]
-    pub const fn is_short_of_space(&self, end: u64) -> bool {
-        self.waiting(end) > CAPACITY as u64 / 2
-    }
-
     /// Returns the number of words between the next record and a position.
     #[must_use]
     pub const fn waiting(&self, end: u64) -> u64 {
         end.saturating_sub(self.tail)
     }
 
+    /// Returns the number of words before a position that take space in the ring.
+    #[must_use]
+    pub fn in_ring(&self, end: u64) -> u64 {
+        end.saturating_sub(self.moved())
+    }
+
+    /// Returns true if the process may soon run out of space.
+    #[must_use]
+    pub fn is_short_of_space(&self, end: u64) -> bool {
+        self.in_ring(end) > CAPACITY as u64 / 4 * 3
+    }
+
+    /// Moves complete records before a position to a file, an empty one that `make` makes the first
+    /// time. They are still read in their order.
+    ///
+    /// # Errors
+    /// Those of making, reading and writing files. The other records stay in the ring.
+    pub fn put_aside(
+        &mut self,
+        end: u64,
+        make: impl FnOnce() -> io::Result<File>,
+    ) -> io::Result<()> {
+        let mut spool = match self.spool.take() {
+            Some(spool) => spool,
+            None => Spool::new(make()?, self.tail),
+        };
+        let moved = loop {
+            let words = match self.take_words(spool.end(), end) {
+                Ok([]) => break Ok(()),
+                Ok(words) => words,
+                Err(error) => break Err(error),
+            };
+            if let Err(error) = spool.append(bytes_of(words)) {
+                break Err(error);
+            }
+        };
+        self.spool = Some(spool);
+        moved.and(self.free_blocks())
+    }
+
     /// Reads complete records, of those before a position. Without any, there are none.
     ///
     /// # Errors
-    /// Those of reading and writing the file.
+    /// Those of reading and writing the files.
     pub fn read(&mut self, end: u64) -> io::Result<impl Iterator<Item = Record>> {
-        let waiting = usize::try_from(self.waiting(end)).unwrap_or(usize::MAX);
+        let moved = self.moved();
+        let end = if moved > self.tail {
+            end.min(moved)
+        } else {
+            end
+        };
+        self.tail += self.take_words(self.tail, end)?.len() as u64;
+        if let Some(spool) = &mut self.spool {
+            spool.release(self.tail);
+        }
+        self.free_blocks()?;
+        let decoder = &mut self.decoder;
+        Ok(complete(&self.buffer).filter_map(|words| decoder.parse(words)))
+    }
+
+    /// Returns the position of the first word that was neither read nor moved.
+    fn moved(&self) -> u64 {
+        let spool = self.spool.as_ref();
+        spool.map_or(self.tail, |spool| spool.end().max(self.tail))
+    }
+
+    /// Reads complete records between two positions into the buffer.
+    fn take_words(&mut self, start: u64, end: u64) -> io::Result<&mut [u64]> {
         let mut words = std::mem::take(&mut self.buffer);
+        let waiting = usize::try_from(end.saturating_sub(start)).unwrap_or(CHUNK);
         words.resize(waiting.min(CHUNK), 0);
-        self.copy(&mut words)?;
+        self.copy(start, &mut words)?;
         let count = complete(&words).map(<[u64]>::len).sum();
         words.truncate(count);
         if cfg!(not(target_arch = "x86_64")) {
             // A first word may have been read after the others, so they are read again.
             atomic::fence(Ordering::Acquire);
-            self.copy(&mut words)?;
+            self.copy(start, &mut words)?;
         }
         self.buffer = words;
-        self.tail += count as u64;
-        self.free_blocks()?;
-        let decoder = &mut self.decoder;
-        Ok(complete(&self.buffer).filter_map(|words| decoder.parse(words)))
+        Ok(&mut self.buffer)
     }
 
     /// Returns the number of lost records.
@@ -310,10 +366,13 @@ impl RingReader {
         Ok(u64::from_ne_bytes(word))
     }
 
-    /// Reads words from the tail on.
-    fn copy(&self, words: &mut [u64]) -> io::Result<()> {
+    /// Reads words from a position on, which all are in the ring, or all in the file.
+    fn copy(&self, start: u64, words: &mut [u64]) -> io::Result<()> {
         let mut bytes = bytes_of(words);
-        for (offset, len) in parts(self.tail, bytes.len() / 8) {
+        if let Some(spool) = self.spool.as_ref().filter(|spool| start < spool.end()) {
+            return spool.read(start, bytes);
+        }
+        for (offset, len) in parts(start, bytes.len() / 8) {
             let (part, rest) = bytes.split_at_mut(len);
             self.file.read_exact_at(part, offset)?;
             bytes = rest;
@@ -321,10 +380,10 @@ impl RingReader {
         Ok(())
     }
 
-    /// Frees the blocks that were read.
+    /// Frees the blocks that were read or moved.
     fn free_blocks(&mut self) -> io::Result<()> {
         let before = self.freed;
-        while self.freed + BLOCK as u64 <= self.tail {
+        while self.freed + BLOCK as u64 <= self.moved() {
             let offset = offset_of(self.freed);
             free(&self.file, offset, BLOCK * 8)?;
             self.freed += BLOCK as u64;
@@ -370,6 +429,8 @@ const fn offset_of(position: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::super::record::{Kind, Order};
     use super::super::writer;
     use super::*;
@@ -428,6 +489,47 @@ mod tests {
         push(&ring, 8, text.as_bytes());
         let records = read_all(&mut reader);
         assert_eq!(records.first().map(|one| one.field(0)), Some(8));
+    }
+
+    #[test]
+    fn records_that_were_put_aside_are_read_in_their_order() {
+        let (ring, mut reader) = pair();
+        let text = "t".repeat(1000);
+        let mut numbers = 0..;
+        let mut push = |count| {
+            for number in numbers.by_ref().take(count) {
+                push(&ring, number, text.as_bytes());
+            }
+        };
+        let put_aside = |reader: &mut RingReader, count| {
+            let end = reader.end().expect("readable");
+            let limit = Cell::new(count);
+            let make = || match limit.replace(0) {
+                0 => Err(io::ErrorKind::StorageFull.into()),
+                _ => tempfile::tempfile(),
+            };
+            reader.put_aside(end, make)
+        };
+        push(10_000);
+        assert!(put_aside(&mut reader, 0).is_err(), "no file");
+        put_aside(&mut reader, 1).expect("moved");
+        let end = reader.end().expect("readable");
+        assert_eq!((reader.in_ring(end), reader.waiting(end)), (0, end));
+        assert_ne!(reader.freed, 0);
+        push(3000);
+        let mut all: Vec<_> = read_all(&mut reader)
+            .iter()
+            .map(|one| one.field(0))
+            .collect();
+        push(1000);
+        put_aside(&mut reader, 0).expect("there is a file");
+        push(1000);
+        put_aside(&mut reader, 0).expect("there is a file");
+        push(1);
+        all.extend(read_all(&mut reader).iter().map(|one| one.field(0)));
+        assert_eq!(all, (0..15_001).collect::<Vec<u64>>());
+        let len = |spool: Spool| spool.into_file().metadata().expect("a file").len();
+        assert_eq!(reader.spool.take().map(len), Some(0));
     }
 
     #[test]

@@ -45,6 +45,8 @@ use summary::Summary;
 
 /// The time between two looks at the rings.
 const TICK: Duration = Duration::from_millis(5);
+/// The time between two messages about decoding what is left at the end.
+const PROGRESS: Duration = Duration::from_secs(2);
 /// After this time without progress, the trace says what the program waits for.
 const QUIET_NS: u64 = 2_000_000_000;
 
@@ -124,8 +126,14 @@ impl Session {
             Some(path) => Box::new(create(path)?),
             None => Box::new(BufWriter::new(io::stderr())),
         };
+        let written = run.output.as_deref().or(run.perfetto.as_deref());
+        let spool_dir = match written.and_then(Path::parent) {
+            // The name of a file in the current directory has an empty parent.
+            Some(parent) => Path::new(".").join(parent),
+            None => std::env::temp_dir(),
+        };
         Ok(Self {
-            source: Source::new(dir).map_err(|error| {
+            source: Source::new(dir, spool_dir).map_err(|error| {
                 CliError::new(format!("failed to listen in {}: {error}", dir.display()))
             })?,
             model: Model::default(),
@@ -145,7 +153,7 @@ impl Session {
             let ended = child.try_wait()?;
             let is_busy = self.source.collect()?;
             if let Some(status) = ended {
-                while self.decode(true)?.is_some() {}
+                self.decode_rest()?;
                 self.finish(status)?;
                 return Ok(status);
             }
@@ -172,6 +180,19 @@ impl Session {
             }
             thread::sleep(TICK);
         }
+    }
+
+    /// Shows all records that wait, and tells how many are left if that takes long.
+    fn decode_rest(&mut self) -> io::Result<()> {
+        let mut told = Instant::now();
+        while self.decode(true)?.is_some() {
+            if told.elapsed() > PROGRESS {
+                told = Instant::now();
+                let left = self.source.waiting_bytes() >> 20;
+                writeln!(io::stderr(), "rocade trace: {left} MiB of records are left")?;
+            }
+        }
+        Ok(())
     }
 
     /// Shows the records of a round. Returns their number, or `None` without a round.

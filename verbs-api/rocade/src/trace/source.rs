@@ -1,11 +1,11 @@
 //! The rings of all traced processes, merged by time.
 //!
-//! While the program is busy, its records stay where they are, which takes no time. They are
-//! decoded when it becomes quiet or ends, or when too many wait.
+//! While the program is busy, its records stay where they are, which takes no time. When too many
+//! wait there, they are moved to a file. They are decoded when the program becomes quiet or ends.
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rocade_emulator::trace::{Record, RingListener, RingReader, now_ns};
 
@@ -22,7 +22,7 @@ const SETTLE_NS: u64 = 20_000_000;
 
 /// A round with more words comes from a program that is busy: some hundred records.
 const BUSY_WORDS: u64 = 4 * 1024;
-/// Most words that wait: 256 MiB.
+/// Most words that wait in memory: 256 MiB.
 const MOST_WAITING_WORDS: u64 = 32 * 1024 * 1024;
 
 /// Results of a look at the rings.
@@ -50,19 +50,23 @@ pub(super) struct Source {
     rings: Vec<Traced>,
     rounds: VecDeque<Round>,
     waiting: Vec<Entry>,
+    /// The directory for records that do not fit into memory, unless it is full.
+    spool_dir: Option<PathBuf>,
 }
 
 impl Source {
-    /// Waits for rings at a socket in a directory.
+    /// Waits for rings at a socket in a directory. `spool_dir` is for records that do not fit into
+    /// memory.
     ///
     /// # Errors
     /// Those of making the socket.
-    pub(super) fn new(dir: &Path) -> io::Result<Self> {
+    pub(super) fn new(dir: &Path, spool_dir: PathBuf) -> io::Result<Self> {
         Ok(Self {
             listener: RingListener::bind(dir)?,
             rings: Vec::new(),
             rounds: VecDeque::new(),
             waiting: Vec::new(),
+            spool_dir: Some(spool_dir),
         })
     }
 
@@ -83,15 +87,40 @@ impl Source {
             ends.push(*end);
         }
         self.rounds.push_back(Round { at_ns, ends });
-        Ok(found > BUSY_WORDS && !self.is_full())
+        let is_busy = found > BUSY_WORDS;
+        if is_busy && self.is_full() {
+            self.put_aside();
+        }
+        Ok(is_busy && !self.is_full())
     }
 
-    /// Returns true if so many words wait that decoding them comes before looking for more.
+    /// Returns true if so many words wait in memory that decoding them comes before looking for
+    /// more.
     pub(super) fn is_full(&self) -> bool {
         let all = self.rings.iter();
-        let waiting: u64 = all.map(|one| one.ring.waiting(one.end)).sum();
+        let waiting: u64 = all.map(|one| one.ring.in_ring(one.end)).sum();
         let is_short = |one: &Traced| one.ring.is_short_of_space(one.end);
         waiting >= MOST_WAITING_WORDS || self.rings.iter().any(is_short)
+    }
+
+    /// Returns the bytes of records that wait.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        let all = self.rings.iter();
+        all.map(|one| one.ring.waiting(one.end) * 8).sum()
+    }
+
+    /// Moves the records in memory to files. If that fails, they are decoded.
+    fn put_aside(&mut self) {
+        let Some(dir) = &self.spool_dir else {
+            return;
+        };
+        let mut all = self.rings.iter_mut();
+        let moved = all.try_for_each(|Traced { ring, end, .. }| {
+            ring.put_aside(*end, || tempfile::tempfile_in(dir))
+        });
+        if moved.is_err() {
+            self.spool_dir = None;
+        }
     }
 
     /// Decodes the oldest round. Returns records in the order of time, or `None` without a round.
