@@ -85,9 +85,8 @@ pub(super) fn exchange(program: &Program, end: End) {
         if let Some(manager) = manager {
             manager.disconnect(board, end);
         }
-        objects = Arc::into_inner(exchange)
-            .expect("one thread is left")
-            .objects;
+        let exchange = Arc::into_inner(exchange).expect("one thread is left");
+        return leave(board, end, (exchange.opened, exchange.objects));
     }
     leave(board, end, objects);
 }
@@ -99,8 +98,8 @@ fn give_up(board: &Board, end: End) {
     notes.flows.entry(end).or_default().failed = Some(WcStatus::WrFlushErr);
 }
 
-/// Ends the use of all objects.
-fn leave(board: &Board, end: End, objects: Objects) {
+/// Ends the use of all objects, such as keys of the peer. They are dropped in their order.
+fn leave<T>(board: &Board, end: End, objects: T) {
     linger(board, end);
     board.notes().leaving.insert(end);
     drop(objects);

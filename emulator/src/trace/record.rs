@@ -1,16 +1,18 @@
 //! The format of records: words in the order of the processor.
 //!
-//! Word 0 is the kind (6 bits), [`FIRST`] and [`ALONE`], the mask of the present fields (8 bits,
-//! from bit 8) and the length of the text in bytes (16 bits, from bit 16). The thread (31 bits, from
-//! bit 32) follows, and bit 63, which is set. Word 1 is the time. Present fields follow, then the
-//! text, padded with zeroes.
+//! Word 0 is the kind (6 bits), [`SHORT`] and [`ALONE`], the mask of the present fields (8 bits, from
+//! bit 8), the length of the text in bytes (13 bits, from bit 16), and bit 63, which is set.
 //!
-//! A field that is absent has the value that it had in the record before of this thread and kind.
-//! So records of a loop are short.
+//! A long record has the ID of its thread (31 bits, from bit 32), and word 1 is the time. A short
+//! one has the number of its writer (11 bits, from bit 29) and the nanoseconds since the record
+//! before of this writer (22 bits with a sign, from bit 40). [`Kind::Writer`] ties both.
+//!
+//! Present fields follow, then the text, padded with zeroes. A field that is absent has the value
+//! that it had in the record before of this writer and kind. So records of a loop are short.
 
 use std::collections::HashMap;
 
-/// The words before the fields.
+/// The most words before the fields.
 pub(super) const HEAD: usize = 2;
 /// The most fields of a record.
 pub const MAX_FIELDS: usize = 8;
@@ -19,18 +21,26 @@ pub(super) const MAX_TEXT: usize = 4096;
 /// Set in the first word of each complete record.
 const COMPLETE: u64 = 1 << 63;
 const KIND: u64 = 0x3f;
-/// The first record of its thread and kind: absent fields are 0.
-const FIRST: u64 = 1 << 6;
-/// Absent fields are 0, and later records do not depend on this one. It was written by a signal
-/// handler while its thread wrote another one.
+const SHORT: u64 = 1 << 6;
+/// Absent fields are 0, and later records do not depend on this one. A signal handler has written
+/// it while its thread wrote another one.
 const ALONE: u64 = 1 << 7;
+const TEXT: u64 = 0x1fff;
+const WRITER_SHIFT: u32 = 29;
+/// Writers with higher numbers have only long records.
+const MAX_WRITER: u32 = 0x7ff;
+const SINCE_SHIFT: u32 = 40;
+const SINCE_BITS: u32 = 22;
 
 /// The kind of a record. `a:b` is a field with `a` in the upper and `b` in the lower 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
+    /// A thread writes its first record, or its first after a thread with the same ID: number of the
+    /// writer. Not for readers of a ring.
+    Writer = 1,
     /// Begin of a ring: the process ID, and the command line as text.
-    Process = 1,
+    Process,
     /// Begin of a call: its name, a tab and its arguments.
     Enter,
     /// End of the thread's last call: failed, errno, and the result as text.
@@ -79,7 +89,8 @@ pub mod flag {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 15] = [
+        Self::Writer,
         Self::Process,
         Self::Enter,
         Self::Exit,
@@ -139,34 +150,45 @@ impl Record {
     }
 }
 
-/// How a record depends on those before.
+/// Which records belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    First,
-    Next,
-    Alone,
+pub(super) struct Origin {
+    pub(super) thread: u32,
+    pub(super) writer: u32,
+    /// The time of the record before.
+    pub(super) last_ns: u64,
 }
 
-/// Returns the first word of a record.
-pub(super) fn head((kind, order): (Kind, Order), thread: u32, mask: u8, text: usize) -> u64 {
-    let order = match order {
-        Order::First => FIRST,
-        Order::Next => 0,
-        Order::Alone => ALONE,
+/// Returns the first words of a record, of which the second is absent in short ones.
+pub(super) fn head(
+    origin: Option<Origin>,
+    (kind, time_ns): (Kind, u64),
+    mask: u8,
+    text: usize,
+) -> (u64, Option<u64>) {
+    let sizes = u64::from(mask) << 8 | (text as u64 & TEXT) << 16;
+    let all = COMPLETE | sizes | kind as u64;
+    let thread = |thread| u64::from(thread) << 32;
+    let Some(origin) = origin else {
+        return (all | ALONE | thread(crate::sys::thread_id()), Some(time_ns));
     };
-    let sizes = u64::from(mask) << 8 | (text as u64 & 0xffff) << 16;
-    COMPLETE | u64::from(thread) << 32 | sizes | order | kind as u64
-}
-
-/// Returns the number of words of a record.
-pub(super) const fn words(mask: u8, text: usize) -> usize {
-    HEAD + mask.count_ones() as usize + text.div_ceil(8)
+    let since = time_ns.wrapping_sub(origin.last_ns).cast_signed();
+    let bound = 1 << (SINCE_BITS - 1);
+    if origin.writer > MAX_WRITER || !(-bound..bound).contains(&since) {
+        return (all | thread(origin.thread), Some(time_ns));
+    }
+    let since = since.cast_unsigned() & ((1 << SINCE_BITS) - 1);
+    let writer = u64::from(origin.writer) << WRITER_SHIFT;
+    (all | SHORT | writer | since << SINCE_SHIFT, None)
 }
 
 /// Returns the number of words of the record with this first word. `None` if it is not complete
 /// yet.
 pub(super) fn words_of(head: u64) -> Option<usize> {
-    (head & COMPLETE != 0).then(|| words(mask_of(head), text_of(head)))
+    let first = if head & SHORT == 0 { HEAD } else { 1 };
+    let fields = mask_of(head).count_ones() as usize;
+    let text = text_of(head).div_ceil(8);
+    (head & COMPLETE != 0).then_some(first + fields + text)
 }
 
 fn mask_of(head: u64) -> u8 {
@@ -174,37 +196,65 @@ fn mask_of(head: u64) -> u8 {
 }
 
 fn text_of(head: u64) -> usize {
-    usize::try_from(head >> 16 & 0xffff).unwrap_or(0)
+    usize::try_from(head >> 16 & TEXT).unwrap_or(0)
+}
+
+/// What the next record of a writer depends on.
+#[derive(Debug, Default)]
+struct Writer {
+    last_ns: u64,
+    /// The fields of its last record of each kind.
+    fields: [[u64; MAX_FIELDS]; Kind::ALL.len()],
 }
 
 /// Reads the records of a ring in their order.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// The fields of the last record of each thread and kind.
-    last: HashMap<(u32, u64), [u64; MAX_FIELDS]>,
+    /// By the IDs of their threads.
+    writers: HashMap<u32, Writer>,
+    /// The threads of the numbers of writers.
+    threads: HashMap<u64, u32>,
 }
 
 impl Decoder {
-    /// Reads the next record, of whole words. `None` if its kind is unknown.
+    /// Reads the next record, of whole words. `None` if it is not for readers.
     pub(super) fn parse(&mut self, words: &[u64]) -> Option<Record> {
-        let (&[head, time_ns], mut rest) = words.split_first_chunk()?;
-        let kind = Kind::ALL
-            .into_iter()
-            .find(|known| *known as u64 == head & KIND)?;
-        let thread = u32::try_from((head & !COMPLETE) >> 32).unwrap_or(0);
-        let mut alone = [0; MAX_FIELDS];
-        let fields = match head & ALONE {
-            0 => self.last.entry((thread, head & KIND)).or_default(),
+        let (&head, mut rest) = words.split_first()?;
+        let mut kinds = Kind::ALL.into_iter();
+        let kind = kinds.find(|known| *known as u64 == head & KIND)?;
+        let is_short = head & SHORT != 0;
+        let mut time_ns = 0;
+        let thread = if is_short {
+            let number = head >> WRITER_SHIFT & u64::from(MAX_WRITER);
+            *self.threads.get(&number)?
+        } else {
+            (time_ns, rest) = rest.split_first().map(|(first, rest)| (*first, rest))?;
+            u32::try_from((head & !COMPLETE) >> 32).unwrap_or(0)
+        };
+        let mut alone = Writer::default();
+        let writer = match head & ALONE {
+            0 => self.writers.entry(thread).or_default(),
             _ => &mut alone,
         };
-        if head & FIRST != 0 {
-            fields.fill(0);
+        if kind == Kind::Writer {
+            *writer = Writer::default();
         }
-        let present = (0..MAX_FIELDS).filter(|index| mask_of(head) >> index & 1 != 0);
-        for index in present {
-            let (word, after) = rest.split_first()?;
-            *fields.get_mut(index)? = *word;
-            rest = after;
+        if is_short {
+            let unused = u64::BITS - SINCE_BITS;
+            let since = (head >> SINCE_SHIFT << unused).cast_signed() >> unused;
+            time_ns = writer.last_ns.wrapping_add_signed(since);
+        }
+        writer.last_ns = time_ns;
+        let fields = writer.fields.get_mut(kind.index())?;
+        for (index, field) in (0..).zip(fields.iter_mut()) {
+            if mask_of(head) >> index & 1 != 0 {
+                (*field, rest) = rest.split_first().map(|(first, rest)| (*first, rest))?;
+            }
+        }
+        let fields = *fields;
+        if kind == Kind::Writer {
+            self.threads.insert(fields[0], thread);
+            return None;
         }
         let text = match text_of(head) {
             0 => String::new(),
@@ -217,7 +267,7 @@ impl Decoder {
             kind,
             time_ns,
             thread,
-            fields: *fields,
+            fields,
             text,
         })
     }

@@ -431,7 +431,7 @@ const fn offset_of(position: u64) -> u64 {
 mod tests {
     use std::cell::Cell;
 
-    use super::super::record::{Kind, Order};
+    use super::super::record::Kind;
     use super::super::writer;
     use super::*;
 
@@ -440,10 +440,15 @@ mod tests {
         (ring, RingReader::open(file).expect("a ring"))
     }
 
+    /// Returns the words of a record with a field and a text.
+    fn words(text: &[u8]) -> usize {
+        record::HEAD + 1 + text.len().div_ceil(8)
+    }
+
     fn push(ring: &Ring, number: u64, text: &[u8]) {
-        let words = record::words(1, text.len());
-        let head = record::head((Kind::Enter, Order::First), 0, 1, text.len());
-        let rest = [1, number].into_iter();
+        let (head, time) = record::head(None, (Kind::Enter, 1), 1, text.len());
+        let words = words(text);
+        let rest = time.into_iter().chain([number]);
         ring.push(head, rest.chain(text.chunks(8).map(writer::word_of)), words);
     }
 
@@ -460,7 +465,7 @@ mod tests {
         let (ring, mut reader) = pair();
         // A record crosses the end.
         let text = "nine char".repeat(400);
-        let words = record::words(1, text.len());
+        let words = words(text.as_bytes());
         assert_ne!(CAPACITY % words, 0);
         let count = 2 * BLOCK / words;
         for round in 0..=2 * CAPACITY / (count * words) {
@@ -480,7 +485,7 @@ mod tests {
     fn a_full_ring_loses_and_counts_and_goes_on() {
         let (ring, mut reader) = pair();
         let text = "t".repeat(record::MAX_TEXT);
-        let fit = CAPACITY / record::words(1, text.len());
+        let fit = CAPACITY / words(text.as_bytes());
         for _ in 0..fit + 10 {
             push(&ring, 7, text.as_bytes());
         }
@@ -539,7 +544,7 @@ mod tests {
         // Pages behind the end of a file cannot become present.
         let kept = (CONTROL + STEP) * 8;
         file.set_len(kept as u64).expect("truncated");
-        let fit = STEP / record::words(1, 0);
+        let fit = STEP / words(b"");
         for _ in 0..fit + 10 {
             push(&ring, 8, b"");
         }

@@ -1,10 +1,9 @@
-//! What a thread remembers of its records, so that the next ones have only fields that differ.
+//! What a thread remembers of its records, so that the next ones have only what differs.
 
-use std::array;
 use std::cell::Cell;
-use std::iter;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::record::{self, Kind, MAX_FIELDS, Order};
+use super::record::{self, Kind, MAX_FIELDS, Origin};
 use super::ring::Ring;
 use crate::sys;
 
@@ -16,17 +15,15 @@ thread_local! {
 struct Writer {
     /// The number of forks, and so the ring, for which the rest holds.
     forks: Cell<usize>,
-    /// The ID of the thread.
-    thread: Cell<u32>,
+    origin: Cell<Origin>,
     /// A record is being written. A signal handler may write another one meanwhile.
     is_writing: Cell<bool>,
     kinds: [OfKind; Kind::ALL.len()],
 }
 
-/// The records of a thread and a kind.
+/// The last record of a thread and a kind.
 struct OfKind {
-    is_begun: Cell<bool>,
-    last: [Cell<u64>; MAX_FIELDS],
+    fields: [Cell<u64>; MAX_FIELDS],
 }
 
 /// The content of a record.
@@ -41,94 +38,102 @@ pub(super) struct Content<'c> {
 pub(super) fn write(ring: &Ring, forks: usize, content: &Content<'_>) {
     let with_writer = WRITER.try_with(|writer| writer.write(ring, forks, content));
     if with_writer.is_err() {
-        content.write_to(ring, Order::Alone, sys::thread_id(), &NOTHING);
+        content.write_to(ring, None, &OfKind::NOTHING);
     }
 }
 
-const NOTHING: [Cell<u64>; MAX_FIELDS] = [const { Cell::new(0) }; MAX_FIELDS];
+impl OfKind {
+    const NOTHING: Self = Self {
+        fields: [const { Cell::new(0) }; MAX_FIELDS],
+    };
+}
 
 impl Writer {
     const fn new() -> Self {
         Self {
             forks: Cell::new(usize::MAX),
-            thread: Cell::new(0),
+            origin: Cell::new(Origin {
+                thread: 0,
+                writer: 0,
+                last_ns: 0,
+            }),
             is_writing: Cell::new(false),
-            kinds: [const {
-                OfKind {
-                    is_begun: Cell::new(false),
-                    last: NOTHING,
-                }
-            }; Kind::ALL.len()],
+            kinds: [const { OfKind::NOTHING }; Kind::ALL.len()],
         }
     }
 
     fn write(&self, ring: &Ring, forks: usize, content: &Content<'_>) {
-        if self.forks.get() != forks {
-            self.begin(forks);
-        }
-        let thread = self.thread.get();
-        let of_kind = self.kinds.get(content.kind.index()).expect("one per kind");
         if self.is_writing.replace(true) {
-            content.write_to(ring, Order::Alone, thread, &NOTHING);
+            content.write_to(ring, None, &OfKind::NOTHING);
             return;
         }
-        let order = if of_kind.is_begun.get() {
-            Order::Next
-        } else {
-            Order::First
-        };
-        if content.write_to(ring, order, thread, &of_kind.last) {
-            of_kind.is_begun.set(true);
-            for (last, field) in of_kind.last.iter().zip(content.padded()) {
-                last.set(field);
-            }
+        if self.forks.get() == forks || self.begin(ring, forks, content.time_ns) {
+            self.write_next(ring, content);
         }
         self.is_writing.set(false);
     }
 
-    /// Begins the records of this thread in a ring.
-    #[cold]
-    fn begin(&self, forks: usize) {
-        self.thread.set(sys::thread_id());
-        self.is_writing.set(false);
-        for kind in &self.kinds {
-            kind.is_begun.set(false);
-            kind.last.iter().for_each(|field| field.set(0));
+    fn write_next(&self, ring: &Ring, content: &Content<'_>) -> bool {
+        let origin = self.origin.get();
+        let last = self.kinds.get(content.kind.index()).expect("one per kind");
+        let is_written = content.write_to(ring, Some(origin), last);
+        if is_written {
+            let last_ns = content.time_ns;
+            self.origin.set(Origin { last_ns, ..origin });
+            for (last, field) in last.fields.iter().zip(content.fields) {
+                last.set(*field);
+            }
         }
-        self.forks.set(forks);
+        is_written
+    }
+
+    /// Begins the records of this thread in a ring. Returns false if there is no room.
+    #[cold]
+    fn begin(&self, ring: &Ring, forks: usize, time_ns: u64) -> bool {
+        static WRITERS: AtomicU32 = AtomicU32::new(0);
+        let origin = Origin {
+            thread: sys::thread_id(),
+            writer: WRITERS.fetch_add(1, Ordering::Relaxed),
+            // The first record is long.
+            last_ns: u64::MAX / 2,
+        };
+        self.origin.set(origin);
+        for kind in &self.kinds {
+            kind.fields.iter().for_each(|field| field.set(0));
+        }
+        let content = Content {
+            time_ns,
+            kind: Kind::Writer,
+            fields: &[u64::from(origin.writer)],
+            text: b"",
+        };
+        let is_begun = self.write_next(ring, &content);
+        if is_begun {
+            self.forks.set(forks);
+        }
+        is_begun
     }
 }
 
 impl Content<'_> {
-    /// Returns the fields, with zeroes behind.
-    fn padded(&self) -> [u64; MAX_FIELDS] {
-        let mut fields = self.fields.iter().copied().chain(iter::repeat(0));
-        array::from_fn(|_| fields.next().unwrap_or(0))
-    }
-
-    /// Writes the fields that differ from the last ones. Returns false if there is no room.
-    fn write_to(
-        &self,
-        ring: &Ring,
-        order: Order,
-        thread: u32,
-        last: &[Cell<u64>; MAX_FIELDS],
-    ) -> bool {
+    /// Writes what differs from the last record of this kind, which had as many fields. Returns false
+    /// if there is no room.
+    fn write_to(&self, ring: &Ring, origin: Option<Origin>, last: &OfKind) -> bool {
         debug_assert!(self.fields.len() <= MAX_FIELDS);
         let text = self.text.get(..record::MAX_TEXT).unwrap_or(self.text);
         let (mut mask, mut count, mut present) = (0, 0, [0; MAX_FIELDS]);
-        for (index, (field, last)) in (0..).zip(self.padded().into_iter().zip(last)) {
-            let differs = field != last.get();
+        for (index, (field, last)) in (0..).zip(self.fields.iter().zip(&last.fields)) {
+            let differs = *field != last.get();
             if let Some(place) = present.get_mut(count) {
-                *place = field;
+                *place = *field;
             }
             count += usize::from(differs);
             mask |= u8::from(differs) << index;
         }
         let fields = present.get(..count).unwrap_or_default();
-        let head = record::head((self.kind, order), thread, mask, text.len());
-        let words = record::words(mask, text.len());
-        let rest = iter::once(self.time_ns).chain(fields.iter().copied());
+        let (head, time) = record::head(origin, (self.kind, self.time_ns), mask, text.len());
+        let words = record::words_of(head).unwrap_or(0);
+        let rest = time.into_iter().chain(fields.iter().copied());
         if text.is_empty() {
             return ring.push(head, rest, words);
         }
@@ -176,33 +181,80 @@ mod tests {
         let (ring, mut reader) = pair();
         let writer = Writer::new();
         let rounds = [
-            (Kind::PostSend, vec![1, 2, 3, 0, 0, 6, 7, 8], 6),
-            (Kind::PostEnd, vec![0, 2, 3], 2),
-            (Kind::PostSend, vec![1, 2, 3, 0, 0, 6, 7, 8], 0),
-            (Kind::PostSend, vec![1, 2, 0, 4], 5),
-            (Kind::PostEnd, vec![9, 2, 3], 1),
-            (Kind::PostEnd, vec![], 3),
+            // The first record also begins the writer.
+            (Kind::PostSend, [1, 2, 3, 0, 0, 6, 7, 8], 3 + 1 + 6),
+            (Kind::PostEnd, [0, 2, 3, 0, 0, 0, 0, 0], 1 + 2),
+            (Kind::PostSend, [1, 2, 3, 0, 0, 6, 7, 8], 1),
+            (Kind::PostSend, [1, 2, 0, 4, 0, 0, 7, 8], 1 + 3),
+            (Kind::PostEnd, [9, 2, 3, 0, 0, 0, 0, 0], 1 + 1),
         ];
-        for (kind, fields, present) in rounds {
+        for (kind, fields, words) in rounds {
             let before = reader.end().expect("readable");
             put(&writer, (&ring, 0), kind, &fields);
-            let words = reader.end().expect("readable") - before;
-            assert_eq!(words, record::HEAD as u64 + present, "{fields:?}");
+            let taken = reader.end().expect("readable") - before;
+            assert_eq!(taken, words, "{fields:?}");
             let records = read(&mut reader);
-            let mut expected = fields;
-            expected.resize(MAX_FIELDS, 0);
-            let [one] = records.as_slice() else {
-                panic!("{records:?}");
-            };
-            assert_eq!((one.kind, &one.fields[..]), (kind, &expected[..]));
+            let read: Vec<_> = records.iter().map(|one| (one.kind, one.fields)).collect();
+            assert_eq!(read, [(kind, fields)]);
         }
+    }
+
+    #[test]
+    fn times_are_exact_near_and_far_from_the_last() {
+        let (ring, mut reader) = pair();
+        let writer = Writer::new();
+        let times = [
+            5_000_000_000,
+            5_000_000_001,
+            5_002_097_152,
+            5_000_000_000,
+            5_002_097_153,
+            5_002_097_152,
+            0,
+            u64::MAX / 3,
+            u64::MAX / 3 - 2_097_152,
+            u64::MAX / 3 - 4_194_305,
+        ];
+        for time_ns in times {
+            let content = Content {
+                time_ns,
+                kind: Kind::Timeout,
+                fields: &[],
+                text: b"",
+            };
+            writer.write(&ring, 0, &content);
+        }
+        let read: Vec<u64> = read(&mut reader).iter().map(|one| one.time_ns).collect();
+        assert_eq!(read, times);
+    }
+
+    #[test]
+    fn threads_beyond_the_numbers_of_writers_have_long_records() {
+        let (ring, mut reader) = pair();
+        let writer = Writer::new();
+        put(&writer, (&ring, 0), Kind::Timeout, &[1]);
+        let origin = writer.origin.get();
+        let writer_number = 5000;
+        writer.origin.set(Origin {
+            writer: writer_number,
+            ..origin
+        });
+        put(&writer, (&ring, 0), Kind::Timeout, &[1]);
+        put(&writer, (&ring, 0), Kind::Timeout, &[2]);
+        let read: Vec<_> = read(&mut reader)
+            .iter()
+            .map(|one| (one.thread, one.field(0)))
+            .collect();
+        let thread = sys::thread_id();
+        assert_eq!(read, [(thread, 1), (thread, 1), (thread, 2)]);
+        assert_eq!(reader.end().expect("readable"), 3 + 2 + 2 + 3);
     }
 
     #[test]
     fn a_signal_handler_may_write_while_its_thread_does() {
         let (ring, mut reader) = pair();
         let writer = Writer::new();
-        put(&writer, (&ring, 0), Kind::Qp, &[1, 2]);
+        put(&writer, (&ring, 0), Kind::Qp, &[1, 2, 0]);
         writer.is_writing.set(true);
         put(&writer, (&ring, 0), Kind::Qp, &[3, 0, 4]);
         writer.is_writing.set(false);
