@@ -11,10 +11,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 
-use rocade_wire::{Bth, FastPathPacket, Packet, PacketError, Qpn};
+use rocade_wire::{FastPathPacket, Packet, PacketError, Qpn};
 
 use crate::failure;
 use crate::steering::ProcessSlot;
+use crate::trace::FirstBytes;
 
 pub(crate) mod address_lock;
 pub mod capture;
@@ -345,9 +346,6 @@ impl Link for AnyLink {
         of_each!(self, link => Link::forward(link, to, source, segment))
     }
 }
-
-/// The BTH of a packet, and the next 4 bytes, which each packet has.
-pub(crate) type FirstBytes = [u8; Bth::LEN + 4];
 
 /// A received UDP payload: BTH to ICRC of a potential packet.
 pub(crate) trait Inbound<'p>: Copy {

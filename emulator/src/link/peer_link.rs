@@ -14,9 +14,10 @@ use rocade_wire::{FastPathPacket, Packet, PacketError};
 #[cfg(all(test, not(loom)))]
 use super::pipe::{PipeBatch, PipeLink, PipeReceiver};
 use super::shm::{ShmBatch, ShmLink, ShmReceiver, ShmSegment, announce_sleep};
-use super::{FirstBytes, Inbound, LocalAddr};
+use super::{Inbound, LocalAddr};
 use crate::memory::Readable;
 use crate::steering::ProcessSlot;
+use crate::trace::FirstBytes;
 
 pub(crate) use super::shm::PeerLinkOffer;
 

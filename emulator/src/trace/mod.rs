@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::sys;
 pub use packet::fold;
-pub(crate) use packet::{is_middle, note, received, sent, timeout};
-pub use record::{Kind, MAX_FIELDS, Record, flag};
+pub(crate) use packet::{FirstBytes, is_middle, note, received, sent, timeout};
+pub use record::{Kind, MAX_FIELDS, Record, flag, queue};
 use ring::Ring;
 pub use ring::RingReader;
 pub use rings::RingListener;
@@ -113,6 +113,12 @@ pub fn write_at(time_ns: u64, kind: Kind, fields: &[u64], text: &str) {
         };
         writer::write(ring, forks, &content);
     }
+}
+
+/// Returns the time of the last record of the calling thread. 0 without any.
+#[must_use]
+pub fn last_ns() -> u64 {
+    writer::last_ns()
 }
 
 /// Returns the present time of records, in nanoseconds of the system's monotonic clock.

@@ -6,7 +6,9 @@ use rocade_wire::{Bth, Qpn};
 
 use super::record::flag;
 use super::{Kind, now_ns, write, write_at};
-use crate::link::FirstBytes;
+
+/// The BTH of a packet, and the next 4 bytes, which each packet has.
+pub(crate) type FirstBytes = [u8; Bth::LEN + 4];
 
 /// Folds an address to 64 bits, so that both ends of a packet find each other.
 #[must_use]

@@ -1,7 +1,7 @@
 //! The format of records: words in the order of the processor.
 //!
-//! Word 0 is the kind (6 bits), [`SHORT`] and [`ALONE`], the mask of the present fields (8 bits, from
-//! bit 8), the length of the text in bytes (13 bits, from bit 16), and bit 63, which is set.
+//! Word 0 is the kind (6 bits), [`SHORT`], [`ALONE`], and the mask of the present fields (8 bits,
+//! from bit 8). The length of the text in bytes (13 bits, from bit 16) follows. Bit 63 is set.
 //!
 //! A long record has the ID of its thread (31 bits, from bit 32), and word 1 is the time. A short
 //! one has the number of its writer (11 bits, from bit 29) and the nanoseconds since the record
@@ -36,8 +36,8 @@ const SINCE_BITS: u32 = 22;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A thread writes its first record, or its first after a thread with the same ID: number of the
-    /// writer. Not for readers of a ring.
+    /// Begin of the records of a thread: the number of the writer. Earlier records of a thread with
+    /// this ID are those of another one. Not for readers of a ring.
     Writer = 1,
     /// Begin of a ring: the process ID, and the command line as text.
     Process,
@@ -51,7 +51,12 @@ pub enum Kind {
     PostSend,
     /// A receive that is posted now: `QP or 0:SGEs`, SRQ or 0, ID, length, address, `lkey:0`.
     PostRecv,
-    /// The end of a post: `queue:errno` (send 0, receive 1, SRQ 2), QP or SRQ,
+    /// A post of one send that was queued, written at its end: as [`Kind::PostSend`], and the
+    /// nanoseconds. Readers of a ring get a [`Kind::PostSend`] and a [`Kind::PostEnd`].
+    PostedSend,
+    /// A post of one receive that was queued: as [`Kind::PostRecv`], and the nanoseconds.
+    PostedRecv,
+    /// The end of a post: [`queue`]`:errno`, QP or SRQ,
     /// `number of queued requests:`[`flag::EXPERIMENTAL`], nanoseconds.
     PostEnd,
     /// A polled completion: CQ, ID, `status:opcode`, `QP:source QP`, `length:immediate`,
@@ -78,6 +83,16 @@ pub enum Kind {
     Timeout,
 }
 
+/// The queues of [`Kind::PostEnd`].
+pub mod queue {
+    /// The sends of a QP.
+    pub const SEND: u32 = 0;
+    /// The receives of a QP.
+    pub const RECV: u32 = 1;
+    /// An SRQ.
+    pub const SHARED: u32 = 2;
+}
+
 /// Flags in records.
 pub mod flag {
     /// The verb of a post or a poll is experimental, and so are its opcodes.
@@ -89,13 +104,15 @@ pub mod flag {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 15] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::Writer,
         Self::Process,
         Self::Enter,
         Self::Exit,
         Self::PostSend,
         Self::PostRecv,
+        Self::PostedSend,
+        Self::PostedRecv,
         Self::PostEnd,
         Self::Completion,
         Self::EmptyPolls,
@@ -150,7 +167,7 @@ impl Record {
     }
 }
 
-/// Which records belong together.
+/// Writer of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) thread: u32,
@@ -199,7 +216,7 @@ fn text_of(head: u64) -> usize {
     usize::try_from(head >> 16 & TEXT).unwrap_or(0)
 }
 
-/// What the next record of a writer depends on.
+/// State of a writer, on which its next record depends.
 #[derive(Debug, Default)]
 struct Writer {
     last_ns: u64,
@@ -217,8 +234,16 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Reads the next record, of whole words. `None` if it is not for readers.
-    pub(super) fn parse(&mut self, words: &[u64]) -> Option<Record> {
+    /// Reads the next record, of whole words. Returns what it tells to readers of a ring.
+    pub(super) fn parse(&mut self, words: &[u64]) -> impl Iterator<Item = Record> + use<> {
+        let (first, second) = match self.parse_one(words) {
+            Some(record) => split(record),
+            None => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    fn parse_one(&mut self, words: &[u64]) -> Option<Record> {
         let (&head, mut rest) = words.split_first()?;
         let mut kinds = Kind::ALL.into_iter();
         let kind = kinds.find(|known| *known as u64 == head & KIND)?;
@@ -271,4 +296,27 @@ impl Decoder {
             text,
         })
     }
+}
+
+/// Returns the begin and the end of a post that is in one record. Other records stay.
+fn split(mut record: Record) -> (Option<Record>, Option<Record>) {
+    let (kind, took, queue, id) = match record.kind {
+        Kind::PostedSend => (Kind::PostSend, 7, queue::SEND, record.high(0).into()),
+        Kind::PostedRecv if record.field(1) != 0 => {
+            (Kind::PostRecv, 6, queue::SHARED, record.field(1))
+        }
+        Kind::PostedRecv => (Kind::PostRecv, 6, queue::RECV, record.high(0).into()),
+        _ => return (Some(record), None),
+    };
+    let took_ns = std::mem::take(&mut record.fields[took]);
+    record.kind = kind;
+    let (is_queued, one) = (u64::from(queue) << 32, 1 << 32);
+    let end = Record {
+        kind: Kind::PostEnd,
+        time_ns: record.time_ns.saturating_add(took_ns),
+        thread: record.thread,
+        fields: [is_queued, id, one, took_ns, 0, 0, 0, 0],
+        text: String::new(),
+    };
+    (Some(record), Some(end))
 }

@@ -150,8 +150,8 @@ impl Ring {
         result == 0 || is_unknown() && words.iter().step_by(PAGE).all(touch)
     }
 
-    /// Writes a record: its first word, the others, and the number of all. Returns false if there is
-    /// no room.
+    /// Writes a record: its first word, the others, and the number of all. Returns false if there
+    /// is no room.
     pub(super) fn push(&self, head: u64, rest: impl Iterator<Item = u64>, words: usize) -> bool {
         let Some(at) = self.reserve(words as u64) else {
             return false;
@@ -306,7 +306,8 @@ impl RingReader {
             }
         };
         self.spool = Some(spool);
-        moved.and(self.free_blocks())
+        let freed = self.free_blocks();
+        moved.and(freed)
     }
 
     /// Reads complete records, of those before a position. Without any, there are none.
@@ -326,7 +327,7 @@ impl RingReader {
         }
         self.free_blocks()?;
         let decoder = &mut self.decoder;
-        Ok(complete(&self.buffer).filter_map(|words| decoder.parse(words)))
+        Ok(complete(&self.buffer).flat_map(|words| decoder.parse(words)))
     }
 
     /// Returns the position of the first word that was neither read nor moved.

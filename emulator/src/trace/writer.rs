@@ -1,6 +1,6 @@
-//! What a thread remembers of its records, so that the next ones have only what differs.
+//! Records of threads, which remember their last ones, so that the next have only what differs.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::record::{self, Kind, MAX_FIELDS, Origin};
@@ -18,8 +18,12 @@ struct Writer {
     origin: Cell<Origin>,
     /// A record is being written. A signal handler may write another one meanwhile.
     is_writing: Cell<bool>,
-    kinds: [OfKind; Kind::ALL.len()],
+    /// Not in the thread-local memory itself, of which a library that is loaded later gets little.
+    kinds: OnceCell<Box<Kinds>>,
 }
+
+/// The last records of a thread.
+type Kinds = [OfKind; Kind::ALL.len()];
 
 /// The last record of a thread and a kind.
 struct OfKind {
@@ -38,14 +42,22 @@ pub(super) struct Content<'c> {
 pub(super) fn write(ring: &Ring, forks: usize, content: &Content<'_>) {
     let with_writer = WRITER.try_with(|writer| writer.write(ring, forks, content));
     if with_writer.is_err() {
-        content.write_to(ring, None, &OfKind::NOTHING);
+        content.write_to(ring, None, &OfKind::new());
     }
 }
 
+/// Returns the time of the last record of the calling thread. 0 without any.
+pub(super) fn last_ns() -> u64 {
+    let last = WRITER.try_with(|writer| writer.origin.get().last_ns);
+    last.unwrap_or(0)
+}
+
 impl OfKind {
-    const NOTHING: Self = Self {
-        fields: [const { Cell::new(0) }; MAX_FIELDS],
-    };
+    const fn new() -> Self {
+        Self {
+            fields: [const { Cell::new(0) }; MAX_FIELDS],
+        }
+    }
 }
 
 impl Writer {
@@ -58,13 +70,13 @@ impl Writer {
                 last_ns: 0,
             }),
             is_writing: Cell::new(false),
-            kinds: [const { OfKind::NOTHING }; Kind::ALL.len()],
+            kinds: OnceCell::new(),
         }
     }
 
     fn write(&self, ring: &Ring, forks: usize, content: &Content<'_>) {
         if self.is_writing.replace(true) {
-            content.write_to(ring, None, &OfKind::NOTHING);
+            content.write_to(ring, None, &OfKind::new());
             return;
         }
         if self.forks.get() == forks || self.begin(ring, forks, content.time_ns) {
@@ -75,7 +87,8 @@ impl Writer {
 
     fn write_next(&self, ring: &Ring, content: &Content<'_>) -> bool {
         let origin = self.origin.get();
-        let last = self.kinds.get(content.kind.index()).expect("one per kind");
+        let last = self.kinds().get(content.kind.index());
+        let last = last.expect("one per kind");
         let is_written = content.write_to(ring, Some(origin), last);
         if is_written {
             let last_ns = content.time_ns;
@@ -85,6 +98,11 @@ impl Writer {
             }
         }
         is_written
+    }
+
+    fn kinds(&self) -> &Kinds {
+        let new = || Box::new([const { OfKind::new() }; Kind::ALL.len()]);
+        self.kinds.get_or_init(new)
     }
 
     /// Begins the records of this thread in a ring. Returns false if there is no room.
@@ -98,7 +116,7 @@ impl Writer {
             last_ns: u64::MAX / 2,
         };
         self.origin.set(origin);
-        for kind in &self.kinds {
+        for kind in self.kinds() {
             kind.fields.iter().for_each(|field| field.set(0));
         }
         let content = Content {
@@ -116,8 +134,8 @@ impl Writer {
 }
 
 impl Content<'_> {
-    /// Writes what differs from the last record of this kind, which had as many fields. Returns false
-    /// if there is no room.
+    /// Writes what differs from the last record of this kind, which had as many fields. Returns
+    /// false if there is no room.
     fn write_to(&self, ring: &Ring, origin: Option<Origin>, last: &OfKind) -> bool {
         debug_assert!(self.fields.len() <= MAX_FIELDS);
         let text = self.text.get(..record::MAX_TEXT).unwrap_or(self.text);

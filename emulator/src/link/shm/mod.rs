@@ -29,8 +29,9 @@ pub(super) use ring::announce_sleep;
 use ring::{Consumed, Consumer, Corrupt, Producer, RingControl};
 
 use super::peer_link::{Ends, Fragment, PeerBatch, PeerLink, PeerReceiver, SendOutcome, Sending};
-use super::{FirstBytes, Inbound, LocalAddr};
+use super::{Inbound, LocalAddr};
 use crate::steering::ProcessSlot;
+use crate::trace::FirstBytes;
 
 /// Bytes before each batch in the ring, little-endian: length (2), segment length (2), flags (2),
 /// traffic class (1), hop limit (1).

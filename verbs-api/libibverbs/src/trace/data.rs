@@ -17,7 +17,7 @@ use rocade_abi::{
 };
 use rocade_emulator::{
     Completion, QpType, SendOp, SendWr,
-    trace::{self, Kind},
+    trace::{self, Kind, queue},
 };
 
 use super::{
@@ -45,11 +45,6 @@ pub(super) fn pair(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The kinds of queues in [`Kind::PostEnd`].
-pub(super) const SEND_QUEUE: u32 = 0;
-const RECV_QUEUE: u32 = 1;
-const SRQ: u32 = 2;
-
 /// Records the end of a post. `queue` is a QP number, or the address of an SRQ. `count` has the
 /// number of queued requests in its upper half.
 pub(super) fn post_end((kind, errno): (u32, c_int), queue: u64, count: u64, start: u64) {
@@ -61,6 +56,68 @@ pub(super) fn post_end((kind, errno): (u32, c_int), queue: u64, count: u64, star
         end.saturating_sub(start),
     ];
     trace::write_at(end, Kind::PostEnd, &fields, "");
+}
+
+/// The requests of a call that posts.
+struct Posts {
+    kind: Kind,
+    start: u64,
+    count: u32,
+    /// The first request, until there are others.
+    first: [u64; FIELDS],
+}
+
+/// The fields of a request.
+const FIELDS: usize = 7;
+
+impl Posts {
+    const fn new(kind: Kind, start: u64) -> Self {
+        Self {
+            kind,
+            start,
+            count: 0,
+            first: [0; FIELDS],
+        }
+    }
+
+    /// Adds a request. All but a single one are recorded before they are posted.
+    fn add(&mut self, fields: [u64; FIELDS]) {
+        match self.count {
+            0 => self.first = fields,
+            1 => {
+                trace::write_at(self.start, self.kind, &self.first, "");
+                trace::write_at(self.start, self.kind, &fields, "");
+            }
+            _ => trace::write_at(self.start, self.kind, &fields, ""),
+        }
+        self.count += 1;
+    }
+
+    /// Records the end of the call. `queued` tells how many of all requests are queued.
+    fn end(self, (queue, id): (u32, u64), result: c_int, queued: impl FnOnce(u32) -> u32) {
+        let queued = queued(self.count);
+        if self.count == 1 && result == 0 {
+            let took = trace::now_ns().saturating_sub(self.start);
+            let mut fields = [0; FIELDS + 1];
+            fields[..FIELDS].copy_from_slice(&self.first);
+            let kind = match self.kind {
+                Kind::PostSend => {
+                    fields[FIELDS] = took;
+                    Kind::PostedSend
+                }
+                _ => {
+                    fields[FIELDS - 1] = took;
+                    Kind::PostedRecv
+                }
+            };
+            trace::write_at(self.start, kind, &fields, "");
+            return;
+        }
+        if self.count == 1 {
+            trace::write_at(self.start, self.kind, &self.first, "");
+        }
+        post_end((queue, result), id, pair(queued, 0), self.start);
+    }
 }
 
 /// The data of a work request.
@@ -95,7 +152,7 @@ pub(super) extern "C" fn post_send(
     let start = trace::now_ns();
     let qpn = number_of(qp);
     let is_ud = qp.get().is_ok_and(|qp| qp.inner().qp_type() == QpType::Ud);
-    let mut count = 0;
+    let mut posts = Posts::new(Kind::PostSend, start);
     wr.for_each(|request| {
         let data = data_of(request.list());
         let (remote, rkey) = match request.opcode {
@@ -111,7 +168,7 @@ pub(super) extern "C" fn post_send(
             | IBV_WR_BIND_MW => (0, 0),
             _ => (request.rdma().remote_addr, request.rdma().rkey),
         };
-        let fields = [
+        posts.add([
             pair(qpn, request.opcode),
             pair(request.send_flags, data.count),
             request.wr_id,
@@ -119,15 +176,13 @@ pub(super) extern "C" fn post_send(
             data.addr,
             pair(data.lkey, rkey),
             remote,
-        ];
-        trace::write_at(start, Kind::PostSend, &fields, "");
-        count += 1;
+        ]);
     });
     let mut bad = ptr::null_mut();
     let result = post::post_send(qp, wr, Out::of(&mut bad));
-    let count = accepted(result, wr, (bad_wr, bad), count);
-    let counts = pair(count, 0);
-    post_end((SEND_QUEUE, result), u64::from(qpn), counts, start);
+    posts.end((queue::SEND, u64::from(qpn)), result, |all| {
+        accepted(result, wr, (bad_wr, bad), all)
+    });
     result
 }
 
@@ -227,26 +282,23 @@ pub(crate) fn completed_batch(result: c_int, qpn: u32, count: usize, start: u64)
     let count = u32::try_from(count).unwrap_or(0);
     let accepted = if result == 0 { count } else { 0 };
     let counts = pair(accepted, 0);
-    post_end((SEND_QUEUE, result), u64::from(qpn), counts, start);
+    post_end((queue::SEND, result), u64::from(qpn), counts, start);
 }
 
-/// Records receives.
-fn receives(start: u64, (qpn, srq): (u32, u64), first: Chain<'_, ibv_recv_wr>) -> u32 {
-    let mut count = 0;
+/// Adds receives to a post.
+fn add_receives(posts: &mut Posts, (qpn, srq): (u32, u64), first: Chain<'_, ibv_recv_wr>) {
     first.for_each(|request| {
         let data = data_of(request.list());
-        let fields = [
+        posts.add([
             pair(qpn, data.count),
             srq,
             request.wr_id,
             u64::from(data.len),
             data.addr,
             pair(data.lkey, 0),
-        ];
-        trace::write_at(start, Kind::PostRecv, &fields, "");
-        count += 1;
+            0,
+        ]);
     });
-    count
 }
 
 /// Context op `post_recv`.
@@ -255,14 +307,14 @@ pub(super) extern "C" fn post_recv(
     wr: Chain<'_, ibv_recv_wr>,
     bad_wr: Out<'_, *mut ibv_recv_wr>,
 ) -> c_int {
-    let start = trace::now_ns();
+    let mut posts = Posts::new(Kind::PostRecv, trace::now_ns());
     let qpn = number_of(qp);
-    let count = receives(start, (qpn, 0), wr);
+    add_receives(&mut posts, (qpn, 0), wr);
     let mut bad = ptr::null_mut();
     let result = post::post_recv(qp, wr, Out::of(&mut bad));
-    let count = accepted(result, wr, (bad_wr, bad), count);
-    let counts = pair(count, 0);
-    post_end((RECV_QUEUE, result), u64::from(qpn), counts, start);
+    posts.end((queue::RECV, u64::from(qpn)), result, |all| {
+        accepted(result, wr, (bad_wr, bad), all)
+    });
     result
 }
 
@@ -272,13 +324,14 @@ pub(super) extern "C" fn post_srq_recv(
     wr: Chain<'_, ibv_recv_wr>,
     bad_wr: Out<'_, *mut ibv_recv_wr>,
 ) -> c_int {
-    let start = trace::now_ns();
-    let count = receives(start, (0, srq.addr() as u64), wr);
+    let mut posts = Posts::new(Kind::PostRecv, trace::now_ns());
+    let id = srq.addr() as u64;
+    add_receives(&mut posts, (0, id), wr);
     let mut bad = ptr::null_mut();
     let result = srq::post_srq_recv(srq, wr, Out::of(&mut bad));
-    let count = accepted(result, wr, (bad_wr, bad), count);
-    let counts = pair(count, 0);
-    post_end((SRQ, result), srq.addr() as u64, counts, start);
+    posts.end((queue::SHARED, id), result, |all| {
+        accepted(result, wr, (bad_wr, bad), all)
+    });
     result
 }
 
@@ -291,6 +344,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
+    let before = trace::last_ns();
     // SAFETY: same contract.
     let polled = unsafe { cq::poll_cq(cq, num_entries, wc) };
     let id = cq.addr() as u64;
@@ -299,7 +353,11 @@ pub(super) unsafe extern "C" fn poll_cq(
         Ok(count) => {
             // SAFETY: the poll has written as many.
             let all: List<'_, ibv_wc> = unsafe { FromC::from_c((wc, count)) };
-            let now = trace::now_ns();
+            // A poll that has received the packet of a completion has read the clock for it.
+            let now = match trace::last_ns() {
+                last if last != before => last,
+                _ => trace::now_ns(),
+            };
             for (position, wc) in (0..).zip(all.iter()) {
                 let fields = [
                     id,

@@ -17,11 +17,11 @@ use rocade_abi::{
 };
 use rocade_emulator::{
     Completion, QpType, WcOpcode,
-    trace::{self, Kind, flag::EXPERIMENTAL},
+    trace::{self, Kind, flag::EXPERIMENTAL, queue},
 };
 
 use super::{
-    data::{self, SEND_QUEUE, accepted, data_of, number_of, pair, post_end},
+    data::{self, accepted, data_of, number_of, pair, post_end},
     show::access,
     sink::is_on,
 };
@@ -66,7 +66,7 @@ pub(crate) fn post_sends(
     let result = send::exp_post_send(qp, wr, Out::of(&mut bad), locked);
     let count = accepted(result, wr, (bad_wr, bad), count);
     let counts = pair(count, EXPERIMENTAL);
-    post_end((SEND_QUEUE, result), u64::from(qpn), counts, start);
+    post_end((queue::SEND, result), u64::from(qpn), counts, start);
     result
 }
 

@@ -45,6 +45,9 @@ use summary::Summary;
 
 /// The time between two looks at the rings.
 const TICK: Duration = Duration::from_millis(5);
+/// The time between two looks while the program is busy and may need the processor. A ring is not
+/// full so soon.
+const BUSY_TICK: Duration = Duration::from_millis(20);
 /// The time between two messages about decoding what is left at the end.
 const PROGRESS: Duration = Duration::from_secs(2);
 /// After this time without progress, the trace says what the program waits for.
@@ -178,7 +181,7 @@ impl Session {
                     self.flush()?;
                 }
             }
-            thread::sleep(TICK);
+            thread::sleep(if is_busy { BUSY_TICK } else { TICK });
         }
     }
 

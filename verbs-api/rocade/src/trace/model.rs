@@ -109,7 +109,7 @@ impl Model {
             Kind::Sent | Kind::Received => return self.packet(at, record),
             Kind::Note => Some(self.note(at, record)),
             Kind::Timeout => Some(self.timeout(at, record)),
-            Kind::Writer => None,
+            Kind::Writer | Kind::PostedSend | Kind::PostedRecv => None,
         };
         what.map(|what| Event { at, what }).into_iter().collect()
     }

@@ -16,9 +16,10 @@ pub(super) struct Entry {
     pub(super) record: Record,
 }
 
-/// A record may become visible this much later than its time. Records wait as long, so that those
-/// of other processes take their place before them.
-const SETTLE_NS: u64 = 20_000_000;
+/// A record may become visible this much later than its time, which is that of the begin of a call,
+/// if its thread gets no processor meanwhile. Records wait as long, so that such take their place
+/// before them.
+const SETTLE_NS: u64 = 100_000_000;
 
 /// A round with more words comes from a program that is busy: some hundred records.
 const BUSY_WORDS: u64 = 4 * 1024;
