@@ -69,6 +69,8 @@ pub(super) struct Transmission<'t> {
     unpublished: bool,
     /// The time in `cx` is that of now, and not of a moment before this transmission.
     is_on_time: bool,
+    /// The time of the last batch in a trace.
+    traced_ns: u64,
     /// Bytes that have been sent.
     sent: usize,
 }
@@ -90,6 +92,7 @@ impl<'t> Transmission<'t> {
             unpublished,
             // A post has just read the clock.
             is_on_time: matches!(trigger, TransmitTrigger::Posted),
+            traced_ns: 0,
             sent: 0,
         }
     }
@@ -149,7 +152,7 @@ impl<'t> Transmission<'t> {
             engine.faults.fails_after(self.inner, segments, self.cx.now)
         });
         let fails = fails.flatten();
-        let sent_at = trace::is_on().then(|| self.sent_at());
+        let sent_at = trace::is_on().then(|| self.sent_at(buffer));
         let sent = self.send_by(outlet, &mut way, buffer, fails.as_deref());
         let Ok(has_left) = sent else {
             self.recover_partial_batch(qp, &mut way, buffer);
@@ -184,13 +187,23 @@ impl<'t> Transmission<'t> {
         qp.has_work_to_send(self.acks)
     }
 
-    /// Returns the time of packets that are sent now, for traces.
-    fn sent_at(&mut self) -> u64 {
+    /// Returns the time of a batch that is sent now, for traces.
+    fn sent_at(&mut self, buffer: &TxBuffer) -> u64 {
+        let clock = &self.engine.host.clock;
         if !self.is_on_time {
-            self.cx.now = self.engine.host.now();
             self.is_on_time = true;
+            // A request follows the packet that has allowed it at once, and a response only after
+            // the data were copied.
+            let last_ns = trace::last_ns();
+            let is_in_call = last_ns >= clock.monotonic_ns(self.cx.now);
+            if is_in_call && !trace::is_response(buffer.bytes()) {
+                self.traced_ns = last_ns;
+            } else {
+                self.cx.now = self.engine.host.now();
+            }
         }
-        self.engine.host.clock.monotonic_ns(self.cx.now)
+        self.traced_ns = clock.monotonic_ns(self.cx.now).max(self.traced_ns);
+        self.traced_ns
     }
 
     /// Chooses the way out of a batch of `len` bytes.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::sys;
 pub use packet::fold;
-pub(crate) use packet::{FirstBytes, is_middle, note, received, sent, timeout};
+pub(crate) use packet::{FirstBytes, is_middle, is_response, note, received, sent, timeout};
 pub use record::{Kind, MAX_FIELDS, Record, flag, queue};
 use ring::Ring;
 pub use ring::RingReader;

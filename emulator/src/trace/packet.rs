@@ -39,6 +39,13 @@ pub(crate) const fn is_middle(opcode: u8) -> bool {
     matches!(opcode & 0x1f, 0x01 | 0x07 | 0x0e)
 }
 
+/// Returns true if a packet is a response of a connected service.
+pub(crate) fn is_response(packet: &[u8]) -> bool {
+    packet
+        .first()
+        .is_some_and(|opcode| matches!(opcode & 0x1f, 0x0d..=0x12))
+}
+
 /// Records packets that `own` sends. `time_ns` is before the first of them can arrive.
 #[cold]
 pub(crate) fn sent<'p>(
