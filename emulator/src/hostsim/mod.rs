@@ -28,6 +28,7 @@ mod own_thread;
 mod plan;
 mod pool;
 mod program;
+mod scenarios;
 mod schedule;
 mod services;
 mod verdict;
