@@ -16,7 +16,9 @@ use super::program::{Program, name_of};
 use super::services::{ATOMICS, MARKS, READS, Service, Traits, WRITES};
 use crate::engine::common::pattern;
 use crate::sync::turn;
-use crate::{Completion, Feth, Rkey, SendFlags, SendOp, Sge, VerbsError, WcStatus, sys};
+use crate::{
+    Completion, Feth, MaskedOp, Operands, Rkey, SendFlags, SendOp, Sge, VerbsError, WcStatus, sys,
+};
 use rocade_wire::{Placement, Selectivity};
 
 /// Time for which a program that polls waits for messages that may never come.
@@ -112,6 +114,39 @@ fn linger(board: &Board, end: End) {
         board.notes().done.insert(end);
         let is_over = || board.is_dead(other(end)) || board.notes().done.contains(&other(end));
         turn::until(None, is_over);
+    }
+}
+
+/// Returns an atomic that increments a counter from a value, each of four kinds in turn.
+fn increment(count: u64, va: u64, rkey: Rkey) -> (SendOp, Option<Operands>) {
+    let wide = |value| [value, 0, 0, 0];
+    let masked = |operation| {
+        let log_size = 3;
+        let op = SendOp::Masked { va, rkey, log_size };
+        (op, Some(Operands::Masked(operation)))
+    };
+    let (add, compare, swap) = (1, count, count + 1);
+    match count % 4 {
+        0 => (SendOp::FetchAdd { va, rkey, add }, None),
+        1 => {
+            let op = SendOp::CmpSwap {
+                va,
+                rkey,
+                compare,
+                swap,
+            };
+            (op, None)
+        }
+        2 => masked(MaskedOp::FetchAdd {
+            add: wide(add),
+            boundary: wide(1 << 63),
+        }),
+        _ => masked(MaskedOp::CmpSwap {
+            compare: wide(compare),
+            compare_mask: wide(u64::MAX),
+            swap: wide(swap),
+            swap_mask: wide(0xff),
+        }),
     }
 }
 
@@ -323,28 +358,18 @@ impl Exchange {
             len <= MOST_INLINE && number.is_multiple_of(2),
         );
         let sge = Some(side.sge(at, len));
-        self.objects.post(&self.peer, (id, flags), op, sge);
+        self.objects.post(&self.peer, (id, flags), (op, None), sge);
         if self.has(ATOMICS) {
             let count = u64::from(self.others[0].load(Ordering::Relaxed));
             let at = ADDED + place_in_turn(count, 16, 8);
             let va = self.peer.addr + COUNTER as u64;
-            // Both increment the counter.
-            let (add, compare, swap) = (1, count, count + 1);
-            let op = match count % 2 {
-                0 => SendOp::FetchAdd { va, rkey, add },
-                _ => SendOp::CmpSwap {
-                    va,
-                    rkey,
-                    compare,
-                    swap,
-                },
-            };
+            let op = increment(count, va, rkey);
             self.post_other(0, ADD, op, Some(side.sge(at, 8)));
         }
         if self.has(READS) {
             let va = self.peer.addr + SOURCE as u64;
             let op = SendOp::Read { va, rkey };
-            self.post_other(1, READ, op, Some(side.sge(GOT, READ_LEN)));
+            self.post_other(1, READ, (op, None), Some(side.sge(GOT, READ_LEN)));
         }
     }
 
@@ -360,7 +385,7 @@ impl Exchange {
         let at = OWN_MARKS + place_in_turn(number.into(), MOST_MESSAGES, 8);
         side.fill(at, &(u64::from(number) + 1).to_be_bytes());
         let op = SendOp::AtomicWrite { va, rkey };
-        self.post_other(2, MARK, op, Some(side.sge(at, 8)));
+        self.post_other(2, MARK, (op, None), Some(side.sge(at, 8)));
         if self.plan.windows {
             return;
         }
@@ -370,10 +395,10 @@ impl Exchange {
             len: 8,
             feth: Feth::new(Placement::GLOBAL_VISIBILITY, Selectivity::Range),
         };
-        self.post_other(2, MARK, op, None);
+        self.post_other(2, MARK, (op, None), None);
     }
 
-    fn post_other(&self, kind: usize, bit: u64, op: SendOp, sge: Option<Sge>) {
+    fn post_other(&self, kind: usize, bit: u64, op: (SendOp, Option<Operands>), sge: Option<Sge>) {
         let number = self.others[kind].fetch_add(1, Ordering::Relaxed);
         self.under_way.fetch_add(1, Ordering::Relaxed);
         let id = bit | u64::from(number);

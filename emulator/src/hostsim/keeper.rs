@@ -1,10 +1,10 @@
 //! Shared XRC domains: a process makes the target of an end that another process has, so that the
 //! target is served by that one, and outlives its creator.
 
-use super::board::End;
+use super::board::{Board, End};
 use super::program::Program;
 use crate::sync::turn;
-use crate::{FileId, Qp, Xrcd, XrcdInitAttr};
+use crate::{FileId, Qp, VerbsError, Xrcd, XrcdInitAttr};
 
 /// The file that identifies the XRC domain of all processes.
 const DOMAIN: FileId = FileId {
@@ -16,7 +16,8 @@ const DOMAIN: FileId = FileId {
 pub(super) fn keep(program: &Program, end: End) {
     let board = &program.board;
     let domain = open_domain(program);
-    let target = domain.create_target(8).expect("a target");
+    let keeper = board.keeper_of(end).expect("this process");
+    let target = create_target(board, keeper, &domain, 8);
     let number = target.qp_num();
     board.notes().targets.insert(end, number);
     let is_over = || board.is_dead(end) || board.notes().done.contains(&end);
@@ -39,13 +40,40 @@ pub(super) fn target_of(program: &Program, end: End) -> (Xrcd, Qp) {
                     board.mark("a target is opened that another process has made");
                     return (domain, target);
                 }
-                // It has ended with its creator.
-                Err(error) => assert!(is_dead(), "a target is not opened: {error}"),
+                // It has ended with its creator, or is in a domain that the others do not know.
+                Err(error) => assert!(
+                    is_dead() || is_late(board, keeper),
+                    "a target is not opened: {error}"
+                ),
             }
         }
     }
-    let target = domain.create_target(6).expect("a target");
+    let target = create_target(board, board.process_of(end), &domain, 6);
     (domain, target)
+}
+
+/// Returns true if a process may have lost its domain: it was stopped while the broker was killed,
+/// and others have made a new one meanwhile.
+fn is_late(board: &Board, process: usize) -> bool {
+    let notes = board.notes();
+    notes.was_without_broker() && notes.halted.contains(&process)
+}
+
+/// Makes a target. A program that has lost its domain gives up.
+fn create_target(board: &Board, process: usize, domain: &Xrcd, cookie: u64) -> Qp {
+    let error = match domain.create_target(cookie) {
+        Ok(target) => return target,
+        Err(error) => error,
+    };
+    assert!(
+        is_late(board, process) && matches!(error, VerbsError::NotFound(_)),
+        "a target is not made: {error}"
+    );
+    board.mark("a process comes back too late for its XRC domain");
+    let schedule = turn::own().expect("a simulated thread");
+    loop {
+        schedule.end_process();
+    }
 }
 
 fn open_domain(program: &Program) -> Xrcd {

@@ -15,9 +15,9 @@ use crate::engine::common::{ALL_ACCESS, Side, register_with};
 use crate::sync::turn;
 use crate::{
     AccessFlags, AddressVector, Ah, Bind, Block, Cq, Datagram, DctInitAttr, Gid, Layout, Mr, Mtu,
-    Mw, Pd, Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Remap, Rkey, SendFlags,
-    SendOp, SendWr, Sge, Srq, SrqInitAttr, Srqn, ToDct, VerbsError, WindowKind, Xrcd,
-    transition_rule,
+    Mw, Operands, Pd, Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, Qpn, Remap, Rkey,
+    SendFlags, SendOp, SendPoster, SendWr, Sge, Srq, SrqInitAttr, Srqn, ToDct, VerbsError,
+    WindowKind, Xrcd, transition_rule,
 };
 
 /// The key of datagrams.
@@ -255,12 +255,13 @@ impl Objects {
         Opened::Indirect(key)
     }
 
-    /// Posts a send work request, with at most one element of data.
+    /// Posts a send work request, with at most one element of data. Only connected services have
+    /// operations with operands.
     pub(super) fn post(
         &self,
         peer: &Endpoint,
         (wr_id, flags): (u64, SendFlags),
-        op: SendOp,
+        (op, operands): (SendOp, Option<Operands>),
         sge: Option<Sge>,
     ) {
         let wr = SendWr {
@@ -270,10 +271,14 @@ impl Objects {
             sges: sge.as_slice(),
         };
         let address = || self.address.as_ref().expect("it is connected");
+        let push = |queue: &mut SendPoster<'_>| match operands.clone() {
+            Some(operands) => queue.push_with(&wr, operands),
+            None => queue.push(&wr),
+        };
         let posted = self.side.qp.post_sends(|queue| match self.service {
-            Service::Rc | Service::Cm | Service::Uc => queue.push(&wr),
+            Service::Rc | Service::Cm | Service::Uc => push(queue),
             Service::Xrc => {
-                let pushed = queue.push(&wr);
+                let pushed = push(queue);
                 queue.set_remote_srqn(peer.srqn);
                 pushed
             }
@@ -297,7 +302,10 @@ impl Objects {
                     key: KEY,
                     stream: 0,
                 };
-                queue.push_dynamic(&wr, to, None)
+                match operands.clone() {
+                    Some(operands) => queue.push_dynamic_with(&wr, to, operands),
+                    None => queue.push_dynamic(&wr, to, None),
+                }
             }
         });
         posted.expect("space");

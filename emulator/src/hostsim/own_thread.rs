@@ -122,8 +122,7 @@ impl Schedule for OwnThread {
             return;
         }
         if self.process.datagrams_left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.process.is_doomed.store(true, Ordering::Relaxed);
-            self.pause(Pause::Turn);
+            self.end_process();
         } else {
             self.point(true);
         }
@@ -144,6 +143,11 @@ impl Schedule for OwnThread {
     fn others_hold_locks(&self) -> bool {
         // Release builds do not know.
         !cfg!(debug_assertions) || self.shared.held_by_others.load(Ordering::Relaxed) > 0
+    }
+
+    fn end_process(&self) {
+        self.process.is_doomed.store(true, Ordering::Relaxed);
+        self.pause(Pause::Turn);
     }
 
     fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) {

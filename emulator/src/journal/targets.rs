@@ -199,6 +199,12 @@ impl DomainMemory {
         Some(record)
     }
 
+    /// Returns true if there is no record for a new target.
+    pub(crate) fn is_full(&self) -> bool {
+        let mut directory = self.directory().iter();
+        directory.all(|word| word.load(Ordering::Acquire) != 0)
+    }
+
     /// Returns the targets that processes find.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn targets(&self) -> impl Iterator<Item = Qpn> {

@@ -138,6 +138,9 @@ mod simulated {
         /// Starts a thread of the same process.
         fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>);
 
+        /// Ends the process, as if it were killed.
+        fn end_process(&self);
+
         /// Notes memory that the process shares with others.
         fn note_mapping(&self, start: usize, len: usize);
 

@@ -157,12 +157,16 @@ pub(crate) fn share_target(
     let Some(shared) = domain.shared() else {
         return Ok(None);
     };
-    let full = VerbsError::NoMemory("targets of the XRC domain");
+    // Processes that came late to a new broker are no members of a domain that was made meanwhile.
+    let refused = || match shared.memory.is_full() {
+        true => VerbsError::NoMemory("targets of the XRC domain"),
+        false => VerbsError::NotFound("XRC domain: other processes have made a new one"),
+    };
     let broker = host.broker().ok_or(VerbsError::NoData)?;
     if !broker.client().new_target(shared.key, qpn)? {
-        return Err(full);
+        return Err(refused());
     }
-    let record = shared.memory.find(qpn).ok_or(full)?;
+    let record = shared.memory.find(qpn).ok_or_else(refused)?;
     Ok(Some(TargetOwnership::new(record, shared.slot, true)))
 }
 

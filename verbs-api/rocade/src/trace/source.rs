@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rocade_emulator::trace::{Record, RingListener, RingReader, now_ns};
+use rocade_emulator::trace::{Kind, Record, RingListener, RingReader, now_ns};
 
 /// A record and the process that has written it.
 #[derive(Debug, Clone)]
@@ -148,7 +148,7 @@ impl Source {
         } else {
             round.at_ns.saturating_sub(SETTLE_NS)
         };
-        self.waiting.sort_by_key(|entry| entry.record.time_ns);
+        sort(&mut self.waiting);
         let ready = self
             .waiting
             .partition_point(|entry| entry.record.time_ns <= until);
@@ -162,5 +162,48 @@ impl Source {
         let mut lost: Vec<_> = lost.filter(|(_, count)| *count > 0).collect();
         lost.sort_unstable();
         lost
+    }
+}
+
+/// Puts records in the order of time. A post is recorded at its end, with the time of its begin, so
+/// it comes before others of that time.
+fn sort(entries: &mut [Entry]) {
+    entries.sort_by_key(|Entry { record, .. }| {
+        let is_post = matches!(record.kind, Kind::PostSend | Kind::PostRecv);
+        (record.time_ns, !is_post)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use rocade_emulator::trace::MAX_FIELDS;
+
+    use super::*;
+
+    #[test]
+    fn a_post_comes_before_its_packets_also_if_the_clock_is_coarse() {
+        let entry = |time_ns, kind| Entry {
+            pid: 1,
+            record: Record {
+                kind,
+                time_ns,
+                thread: 1,
+                fields: [0; MAX_FIELDS],
+                text: String::new(),
+            },
+        };
+        let kinds = [Kind::Completion, Kind::Sent, Kind::PostSend, Kind::PostEnd];
+        let mut entries: Vec<_> = kinds.into_iter().map(|kind| entry(5, kind)).collect();
+        entries.push(entry(4, Kind::Exit));
+        sort(&mut entries);
+        let sorted: Vec<_> = entries.iter().map(|entry| entry.record.kind).collect();
+        let expected = [
+            Kind::Exit,
+            Kind::PostSend,
+            Kind::Completion,
+            Kind::Sent,
+            Kind::PostEnd,
+        ];
+        assert_eq!(sorted, expected);
     }
 }
