@@ -191,6 +191,8 @@ pub(super) struct Turn {
     thread: usize,
     /// The number of the pause after it.
     kind: usize,
+    /// The place of the pause.
+    place: Option<Place>,
 }
 
 /// Counts of what happened at a place in the code.
@@ -329,6 +331,7 @@ impl Schedule {
                     at: later,
                     thread: index,
                     kind: 0,
+                    place: None,
                 });
                 let name = thread.name.clone();
                 thread.state = State::Ended;
@@ -345,6 +348,7 @@ impl Schedule {
             at: later,
             thread: index,
             kind,
+            place: thread.place,
         });
         self.take_spawned();
         Ok(())
@@ -355,7 +359,11 @@ impl Schedule {
         let told = self.steps.iter().rev().filter(|turn| turn.kind != IDLE);
         let text = |turn: &Turn| {
             let name = &self.threads[turn.thread].name;
-            (turn.at, format!("{name} {}", PAUSES[turn.kind]))
+            let place = turn
+                .place
+                .map(|at| format!(" at {}:{}", at.file(), at.line()));
+            let place = place.unwrap_or_default();
+            (turn.at, format!("{name} {}{place}", PAUSES[turn.kind]))
         };
         let mut steps: Vec<_> = told.take(count).map(text).collect();
         steps.reverse();
