@@ -13,6 +13,8 @@ use std::io;
 use std::sync::OnceLock;
 
 use crate::failure::named;
+#[cfg(all(test, not(loom)))]
+use crate::sync::turn;
 use crate::sys;
 
 /// The default timer slack of the kernel, in nanoseconds.
@@ -338,6 +340,20 @@ pub fn spawn_thread(
             run();
         })
         .map_err(named("failed to start a thread"))
+}
+
+/// Starts a thread as [`spawn_thread`] does, which ends by itself.
+///
+/// # Errors
+/// The system has no more threads.
+pub(crate) fn spawn_detached(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    #[cfg(all(test, not(loom)))]
+    if let Some(schedule) = turn::own() {
+        let name = name.strip_prefix("rocade-").unwrap_or("background");
+        schedule.spawn(name, Box::new(run));
+        return Ok(());
+    }
+    spawn_thread(name, run).map(drop)
 }
 
 #[cfg(test)]

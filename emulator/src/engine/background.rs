@@ -14,7 +14,7 @@ use super::{Links, Nic, Scheduler};
 use crate::broker::BrokerLink;
 use crate::cpu_idle::CpuIdle;
 use crate::failure;
-use crate::inherited::spawn_thread;
+use crate::inherited::spawn_detached;
 use crate::link::Link as _;
 use crate::link::peer_link::PeerLink as _;
 use crate::notice::{self, Notice};
@@ -30,12 +30,7 @@ use crate::tuning::{
 /// Starts the thread. It ends after the engine was dropped.
 pub(super) fn start(engine: &Arc<Nic>) -> io::Result<()> {
     let weak = Arc::downgrade(engine);
-    #[cfg(all(test, not(loom)))]
-    if let Some(schedule) = turn::own() {
-        schedule.spawn("background", Box::new(move || run(&weak)));
-        return Ok(());
-    }
-    spawn_thread("rocade", move || run(&weak)).map(drop)
+    spawn_detached("rocade", move || run(&weak))
 }
 
 /// The descriptors that the thread waits for. It holds no reference to the engine, so that the

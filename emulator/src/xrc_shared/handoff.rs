@@ -8,6 +8,7 @@ use std::time::Duration;
 use rocade_transport::{PacketMeta, QpAttr, QpAttrMask, QpEvent, QpState, Time};
 use rocade_wire::{Packet, Qpn};
 
+use super::announcer::Announcement;
 use super::restore::{context_of, restore, sgid_of};
 use super::{
     Host, Misrouted, QueuedPacket, SharedTargets, event_code, event_from_code, qp, redirect,
@@ -44,7 +45,7 @@ impl SharedTargets {
         }
         let raised = std::mem::take(&mut *self.raised.lock());
         for (qpn, event) in raised {
-            broadcast_event(host, qpn, event);
+            self.broadcast_event(host, qpn, event);
         }
         let mut touched: Vec<Arc<QpInner>> = Vec::new();
         loop {
@@ -71,6 +72,18 @@ impl SharedTargets {
         if !self.raised.lock().is_empty() {
             self.is_busy.store(true, Ordering::Release);
             host.wake_background();
+        }
+    }
+
+    fn broadcast_event(&self, host: &dyn Host, qpn: Qpn, event: QpEvent) {
+        let Some(inner) = qp(host, qpn) else { return };
+        let shared = inner.domain().and_then(|domain| domain.shared());
+        if let (Some(shared), Some(broker)) = (shared, host.broker())
+            && let Some(code) = event_code(event)
+        {
+            let key = shared.key;
+            let announcement = Announcement { key, qpn, code };
+            self.announcer.announce(broker, announcement);
         }
     }
 
@@ -300,17 +313,6 @@ impl SharedTargets {
         // Flushing writes the checkpoint.
         host.flush_outputs(inner, &mut core, &mem, now);
         Ok(true)
-    }
-}
-
-fn broadcast_event(host: &dyn Host, qpn: Qpn, event: QpEvent) {
-    let Some(inner) = qp(host, qpn) else { return };
-    let shared = inner.domain().and_then(|domain| domain.shared());
-    if let (Some(shared), Some(broker)) = (shared, host.broker())
-        && let Some(code) = event_code(event)
-        && let Err(error) = broker.client().raise_target_event(shared.key, qpn, code)
-    {
-        tracing::info!(%error, ?qpn, ?event, "failed to tell other processes of an XRC target's event");
     }
 }
 

@@ -14,6 +14,7 @@
 
 #![deny(clippy::disallowed_methods)]
 
+mod announcer;
 mod handoff;
 mod restore;
 mod targets;
@@ -30,6 +31,8 @@ use crate::sync::{Mutex, RwLock, rank};
 use rocade_transport::{AddressVector, QpEvent, Time};
 use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::{Gid, ICRC_LEN, Qpn};
+
+use announcer::Announcer;
 
 use crate::broker::BrokerLink;
 use crate::error::VerbsError;
@@ -50,6 +53,7 @@ pub(crate) struct SharedTargets {
     queued: Mutex<Vec<QueuedPacket>>,
     /// Events of targets, for other processes.
     raised: Mutex<Vec<(Qpn, QpEvent)>>,
+    announcer: Arc<Announcer>,
     /// Packets or events are queued, or the background thread is handling them.
     is_busy: AtomicBool,
     /// Serializes opening and closing of targets.
