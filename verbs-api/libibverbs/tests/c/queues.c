@@ -1,7 +1,6 @@
 /* Completion queues: sizes, events, and the fields of extended CQs. */
-#include <time.h>
-
 #include <stdbool.h>
+#include <time.h>
 
 #include "rig.h"
 
