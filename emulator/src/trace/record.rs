@@ -123,9 +123,7 @@ impl Kind {
         Self::Note,
         Self::Timeout,
     ];
-}
 
-impl Kind {
     /// Returns the place of this kind among all.
     pub(super) const fn index(self) -> usize {
         self as usize - 1

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rocade_emulator::trace::{Kind, Record, flag};
+use rocade_emulator::trace::{Kind, Record, flag, queue};
 use rocade_wire::{Opcode, Operation};
 
 use super::event::{At, Call, Completion, Event, Incident, PacketSeen, QpId, Request, What};
@@ -183,19 +183,23 @@ impl Model {
         let depth = thread.open.len();
         let requests = std::mem::take(&mut thread.posting);
         let accepted = usize::try_from(record.high(2)).unwrap_or(0);
-        let qpn = if queue == 2 { 0 } else { record.low(1) };
+        let qpn = if queue == queue::SHARED {
+            0
+        } else {
+            record.low(1)
+        };
         let name = match queue {
-            0 if record.low(2) & flag::EXPERIMENTAL != 0 => "ibv_exp_post_send",
-            0 => "ibv_post_send",
-            1 => "ibv_post_recv",
+            queue::SEND if record.low(2) & flag::EXPERIMENTAL != 0 => "ibv_exp_post_send",
+            queue::SEND => "ibv_post_send",
+            queue::RECV => "ibv_post_recv",
             _ => "ibv_post_srq_recv",
         };
-        if queue < 2 {
+        if queue != queue::SHARED {
             let rest = requests.len().saturating_sub(accepted);
-            self.qp(at.pid, qpn).withdraw(queue == 0, rest);
+            self.qp(at.pid, qpn).withdraw(queue == queue::SEND, rest);
         }
         let arguments = match queue {
-            2 => format!("srq={:#x}", record.field(1)),
+            queue::SHARED => format!("srq={:#x}", record.field(1)),
             _ => format!("qp={qpn:#08x}"),
         };
         let call = Call {
