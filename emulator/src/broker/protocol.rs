@@ -40,7 +40,7 @@ pub(crate) use xrc::TargetEvent;
 pub(super) use xrc::{DomainOpening, TargetCall};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rocade_transport::{
     AccessFlags, PacketMeta, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr,
-    Sge, WcStatus,
+    Sge, WcOpcode, WcStatus,
 };
 use rocade_wire::{Bth, Opcode, Packet, Psn};
 
@@ -54,7 +54,7 @@ fn host_on(engine: &Engine, device: &str) -> Host {
     let mr = unsafe { pd.reg_mr(addr, memory.len(), addr, access) }.expect("registered");
     let cap = QpCap {
         max_send_wr: 64,
-        max_recv_wr: 1,
+        max_recv_wr: 8,
         max_send_sge: 1,
         ..QpCap::default()
     };
@@ -446,6 +446,84 @@ fn a_datagram_to_qp_1_does_not_overtake_an_ack_in_shared_memory() {
                 seen += 1;
             }
             assert!(Instant::now() < deadline, "no completion");
+        }
+    }
+}
+
+/// An ACK behind responses of READs is delayed, too. In shared memory it is in the ring before its
+/// completion is seen, although another process can only read it there.
+//= RC-ACK-20 type=test
+#[test]
+fn an_ack_that_is_delayed_behind_other_responses_is_in_the_ring() {
+    let config = EngineConfig::from_specs(&["dev=127.4.0.12".to_owned()], BrokerMode::Embedded);
+    let link = LinkMode::Shm;
+    let config = config.expect("a device");
+    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
+    let host = host_on(&engine, "dev");
+    let (a, b) = (&host.qps[0], &host.qps[1]);
+    connect(a, b, &host);
+    connect(b, a, &host);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let received = |qp: &Qp| {
+        loop {
+            assert!(Instant::now() < deadline, "no ACK was delayed");
+            let completion = host.cq.poll_one();
+            if let Some(completion) = completion {
+                assert_eq!(completion.status, WcStatus::Success);
+                if completion.opcode == WcOpcode::Recv && completion.qp_num == qp.qp_num() {
+                    return;
+                }
+            }
+        }
+    };
+    let region = host.mr.clone();
+    let sge = |len| Sge {
+        addr: region.addr(),
+        len,
+        lkey: region.lkey(),
+    };
+    let read = SendOp::Read {
+        va: region.addr(),
+        rkey: region.rkey(),
+    };
+    let send = SendOp::Send { imm: None };
+    // The response of the second is as short as an ACK and shorter than the first: it ends a batch.
+    let with_reads = [(read, sge(8)), (read, sge(0)), (send, sge(0))];
+    // More than one, so that the credits allow a SEND at any time.
+    for _ in 0..3 {
+        b.recv_queue().push(1, &[]).expect("posted");
+    }
+    let mut delayed = 0;
+    while delayed < 3 {
+        for message in [&with_reads[2..], &with_reads] {
+            b.recv_queue().push(1, &[]).expect("posted");
+            a.recv_queue().push(1, &[]).expect("posted");
+            a.post_sends(|queue| {
+                for (op, sge) in message {
+                    let wr = SendWr {
+                        wr_id: 2,
+                        op: *op,
+                        flags: SendFlags::SIGNALED,
+                        sges: &[*sge],
+                    };
+                    queue.push(&wr).expect("posted");
+                }
+            });
+            received(b);
+            {
+                let core = b.inner().lock();
+                assert!(!core.tx.uses_socket());
+                assert_eq!(core.qp.lone_ack(), None);
+                delayed += u32::from(message.len() > 1 && core.tx.unpublished_ack.is_some());
+            }
+            let answer = SendWr {
+                wr_id: 3,
+                op: send,
+                flags: SendFlags::SIGNALED,
+                sges: &[],
+            };
+            b.post_sends(|queue| queue.push(&answer)).expect("posted");
+            received(a);
         }
     }
 }

@@ -164,37 +164,53 @@ impl Nic {
             }
             return;
         }
-        let pending_ack = core.qp.pending_ack();
+        // A part of the responses may leave, and the ACK become the backlog.
+        let newest_ack = core.qp.newest_ack();
         if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, cx.caller) {
-            self.presence.record_unsent_ack(core, pending_ack);
+            self.presence.record_unsent_ack(core, newest_ack);
             return;
         }
-        let mut acks = self.ack_placement(core, trigger);
+        let acks = self.ack_placement(core, trigger);
         let acks_before = core.qp.acks_sent();
-        let wants = wants && (acks != AckPlacement::Defer || core.qp.has_work_to_send(acks));
-        let unpublished = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
-        if unpublished {
-            acks = AckPlacement::First;
+        if wants && (acks != AckPlacement::Defer || core.qp.has_work_to_send(acks)) {
+            Transmission::new(self, inner, cx, acks, false, trigger).run(core);
         }
-        let is_appended = unpublished && self.append_unpublished_ack(inner, core, cx);
-        if !is_appended && (wants || unpublished) {
-            Transmission::new(self, inner, cx, acks, unpublished, trigger).run(core);
+        let acked = core.qp.acks_sent() != acks_before;
+        // After all other responses, because the peer may know of them before the ACK.
+        if core.tx.backlog.is_none() && !core.tx.uses_socket() {
+            self.put_lone_ack(inner, core, cx, trigger);
         }
         if core.tx.backlog.is_some() {
-            self.presence.record_unsent_ack(core, pending_ack);
+            self.presence.record_unsent_ack(core, newest_ack);
         }
         let QpCore { qp, tx, .. } = core;
         tx.record_pending_ack(qp);
-        if unpublished && tx.backlog.is_none() {
-            tx.unpublished_ack = pending_ack.map(|(psn, _)| psn);
-        }
-        let acked = !unpublished && qp.acks_sent() != acks_before;
         let waiting = qp.lone_ack().or(tx.unpublished_ack);
         qp.coalescer_mut()
             .transmitted(trigger, cx.now, acked, waiting);
         if waiting.is_some() {
             self.scheduler
                 .enqueue(inner.qp_num(), core, ServiceReason::DelayedAck, cx.now);
+        }
+    }
+
+    /// Puts the ACK that is delayed, if there is one, into the ring of the peer, as an unpublished
+    /// record.
+    fn put_lone_ack(
+        &self,
+        inner: &QpInner,
+        core: &mut QpCore,
+        cx: Cx<'_>,
+        trigger: TransmitTrigger,
+    ) {
+        let Some(psn) = core.qp.lone_ack() else {
+            return;
+        };
+        if !self.append_unpublished_ack(inner, core, cx) {
+            Transmission::new(self, inner, cx, AckPlacement::First, true, trigger).run(core);
+        }
+        if core.tx.backlog.is_none() {
+            core.tx.unpublished_ack = Some(psn);
         }
     }
 

@@ -1,8 +1,9 @@
 //! The statistics of a process in its journal file, as words whose meaning this module does not
 //! know.
 //!
-//! The first word is odd while the words change, and the second is their number. One thread writes
-//! at a time, and readers repeat what has changed under them.
+//! There are two pages, and the first word counts those that were written. The writer fills the
+//! older one and then counts it, so a process that is killed as it writes leaves the page before.
+//! One thread writes at a time, and readers repeat what was replaced under them.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,21 +13,32 @@ use super::{STATISTICS_AT, shm_words};
 
 /// Words of a page.
 pub(crate) const STATISTICS_WORDS: usize = 50 * 1024;
-/// Words before the page.
-const HEAD_WORDS: usize = 2;
+/// Words of a page with its length before it.
+const PAGE_WORDS: usize = 1 + STATISTICS_WORDS;
+/// Words before the pages.
+const HEAD_WORDS: usize = 1;
+const PAGES: usize = 2;
 /// Length in bytes.
-pub(super) const LEN: usize = (HEAD_WORDS + STATISTICS_WORDS) * size_of::<u64>();
-/// Most attempts of a reader. A process that was killed as it wrote leaves what it had written.
+pub(super) const LEN: usize = (HEAD_WORDS + PAGES * PAGE_WORDS) * size_of::<u64>();
+/// Most attempts of a reader. The next page is written long after this one, unless the reader gets
+/// no processor.
 const ATTEMPTS: usize = 100;
 
+/// Returns the place of a page among the words, given the number of pages up to it.
+fn place_of(number: u64) -> usize {
+    HEAD_WORDS
+        + if number.is_multiple_of(2) {
+            0
+        } else {
+            PAGE_WORDS
+        }
+}
+
 impl AckJournal {
-    fn statistics_words(&self) -> Option<(&AtomicU64, &AtomicU64, &[AtomicU64])> {
+    fn statistics_words(&self) -> Option<&[AtomicU64]> {
         let words = self.shared.words();
         let words = words.get(STATISTICS_AT / size_of::<u64>()..)?;
-        match words.get(..HEAD_WORDS + STATISTICS_WORDS)? {
-            [sequence, len, page @ ..] => Some((sequence, len, page)),
-            _ => None,
-        }
+        words.get(..HEAD_WORDS + PAGES * PAGE_WORDS)
     }
 
     /// Returns true if there is a page. There is none where the process may only create small
@@ -37,38 +49,43 @@ impl AckJournal {
 
     /// Replaces the page by two lists of words. Only one thread at a time calls this.
     pub(crate) fn put_statistics(&self, [head, rest]: [&[u64]; 2]) {
-        let Some((sequence, len, page)) = self.statistics_words() else {
+        let Some(words) = self.statistics_words() else {
             return;
         };
-        let count = (head.len() + rest.len()).min(page.len());
-        // A killed process of the same journal may have left an odd number.
-        let odd = sequence.load(Ordering::Relaxed) | 1;
-        sequence.store(odd, Ordering::Relaxed);
+        let number = words[0].load(Ordering::Relaxed).wrapping_add(1);
+        let [len, page @ ..] = &words[place_of(number)..][..PAGE_WORDS] else {
+            return;
+        };
+        // A reader of the page before the last one, which this replaces, sees the last one counted.
         fence(Ordering::Release);
+        let count = (head.len() + rest.len()).min(page.len());
         len.store(count as u64, Ordering::Relaxed);
         for (place, word) in page.iter().zip(head.iter().chain(rest)) {
             place.store(*word, Ordering::Relaxed);
         }
-        sequence.store(odd.wrapping_add(1), Ordering::Release);
+        words[0].store(number, Ordering::Release);
     }
 }
 
-/// Returns the page of a process. The process may write anything to the file.
+/// Returns the page of a process, or nothing if it has none. The process may write anything to the
+/// file.
 pub(crate) fn read(file: impl AsFd) -> Vec<u64> {
-    let mut words = Vec::new();
     for _ in 0..ATTEMPTS {
-        let [before, len] = *words_at(file.as_fd(), 0, HEAD_WORDS) else {
-            return Vec::new();
-        };
-        let len = usize::try_from(len).unwrap_or(0).min(STATISTICS_WORDS);
-        words = words_at(file.as_fd(), HEAD_WORDS, len);
-        let after = words_at(file.as_fd(), 0, 1);
-        if before % 2 == 0 && after == [before] {
+        let [number] = *words_at(file.as_fd(), 0, HEAD_WORDS) else {
             break;
+        };
+        fence(Ordering::Acquire);
+        let at = place_of(number);
+        let len = words_at(file.as_fd(), at, 1).first().copied().unwrap_or(0);
+        let len = usize::try_from(len).unwrap_or(0).min(STATISTICS_WORDS);
+        let words = words_at(file.as_fd(), at + 1, len);
+        fence(Ordering::Acquire);
+        if words_at(file.as_fd(), 0, HEAD_WORDS) == [number] {
+            return words;
         }
         std::thread::yield_now();
     }
-    words
+    Vec::new()
 }
 
 /// Returns the words from `at` on, fewer than `count` if the file ends.
@@ -82,7 +99,10 @@ fn words_at(file: BorrowedFd<'_>, at: usize, count: usize) -> Vec<u64> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::sync::atomic::AtomicBool;
 
     #[test]
     fn a_page_is_read_whole() {
@@ -98,21 +118,48 @@ mod tests {
         assert_eq!(read(journal.fd()), long[1..]);
     }
 
+    /// The writer makes a pause when a reader has seen nothing whole, as the statistics do.
     #[test]
     fn readers_never_see_half_a_page() {
         let journal = AckJournal::new().unwrap();
-        journal.put_statistics([&[0; 300], &[]]);
+        journal.put_statistics([&[1; 150], &[1; 150]]);
+        let (is_over, may_write) = (AtomicBool::new(false), AtomicBool::new(true));
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                for value in 1..2000 {
-                    journal.put_statistics([&[value; 150], &[value; 150]]);
+            scope.spawn(|| {
+                let mut value = 1;
+                while !is_over.load(Ordering::Relaxed) {
+                    if may_write.load(Ordering::Relaxed) {
+                        value += 1;
+                        journal.put_statistics([&[value; 150], &[value; 150]]);
+                    }
+                    std::thread::yield_now();
                 }
             });
-            while !writer.is_finished() {
+            let mut values = BTreeSet::new();
+            while values.len() < 100 {
                 let words = read(journal.fd());
-                assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
+                may_write.store(!words.is_empty(), Ordering::Relaxed);
+                if let Some(first) = words.first() {
+                    assert_eq!(words, [*first; 300]);
+                    values.insert(*first);
+                }
             }
+            is_over.store(true, Ordering::Relaxed);
         });
+    }
+
+    #[test]
+    fn a_writer_that_is_killed_leaves_the_page_before() {
+        let journal = AckJournal::new().unwrap();
+        journal.put_statistics([&[1, 2], &[]]);
+        journal.put_statistics([&[3, 4], &[]]);
+        // It has begun the next one, and counts it last.
+        let words = journal.statistics_words().unwrap();
+        words[place_of(3)].store(7, Ordering::Relaxed);
+        words[place_of(3) + 1].store(5, Ordering::Relaxed);
+        assert_eq!(read(journal.fd()), [3, 4]);
+        journal.put_statistics([&[5, 6], &[]]);
+        assert_eq!(read(journal.fd()), [5, 6]);
     }
 
     #[test]

@@ -481,6 +481,17 @@ impl RecvSide {
         }
     }
 
+    pub(super) fn newest_ack(&self) -> Option<(Psn, Msn)> {
+        match self {
+            Self::Reliable(responder) => responder.newest_ack(),
+            Self::None
+            | Self::Connected(_)
+            | Self::Datagrams(_)
+            | Self::Frames(_)
+            | Self::Target(_) => None,
+        }
+    }
+
     /// Handles the failure to read the payload of a READ response.
     pub(super) fn fail_response<H>(
         &mut self,

@@ -172,6 +172,12 @@ impl Qp {
         self.recv.pending_ack()
     }
 
+    /// Returns PSN and MSN of the last ACK among the responses that wait to be sent.
+    #[must_use]
+    pub fn newest_ack(&self) -> Option<(Psn, Msn)> {
+        self.recv.newest_ack()
+    }
+
     /// Returns the other fields of the ACK, for the case that another process has to send it.
     //= RC-APM-02 RC-CRD-01
     #[must_use]

@@ -114,6 +114,14 @@ impl Response {
         }
     }
 
+    /// Returns PSN and MSN of a positive ACK.
+    const fn as_ack(&self) -> Option<(Psn, Msn)> {
+        let Self::Ack { psn, msn } = *self else {
+            return None;
+        };
+        Some((psn, msn))
+    }
+
     /// Returns the PSN after the last packet of a READ response.
     pub(super) const fn read_end(&self, peer: &Peer) -> Option<Psn> {
         let Self::Read { psn, left, .. } = *self else {
@@ -181,10 +189,12 @@ impl Responder {
 
     /// Returns the positive ACK if that is the next response.
     pub(crate) fn pending_ack(&self) -> Option<(Psn, Msn)> {
-        match self.queue.front() {
-            Some(&Response::Ack { psn, msn }) => Some((psn, msn)),
-            _ => None,
-        }
+        self.queue.front().and_then(Response::as_ack)
+    }
+
+    /// Returns the last positive ACK among the responses.
+    pub(crate) fn newest_ack(&self) -> Option<(Psn, Msn)> {
+        self.queue.iter().rev().find_map(Response::as_ack)
     }
 
     /// Removes the ACK of [`Responder::lone_ack`] from the queue, and returns its packet.

@@ -190,6 +190,8 @@ fn nothing_is_acknowledged_past_a_read_that_is_not_answered() {
         node.qp.handle_packet(now, &meta, &packet, &node.mem);
     }
     assert_eq!(node.qp.pending_ack(), None);
+    let newest = node.qp.newest_ack();
+    assert_eq!(newest.map(|(_, msn)| msn.get()), Some(2), "behind the READ");
     pair.modify(Side::B, QpState::Err, NO_MORE, &QpAttr::default());
     pair.drain_both();
     assert_eq!(operations(&pair, Side::B), []);
