@@ -326,7 +326,7 @@ proptest! {
 #[test]
 fn the_header_is_as_documented() {
     let bytes = Request::Status.encode();
-    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 7, 0, 4, 0, 12, 0, 0, 0]);
+    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 8, 0, 4, 0, 12, 0, 0, 0]);
 }
 
 #[test]
