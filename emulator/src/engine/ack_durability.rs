@@ -40,14 +40,17 @@ impl Presence {
         core.tx.journal_slot.is_some()
     }
 
-    /// Records a pending ACK that may be among the packets that there was no space for.
+    /// Records the newest ACK of a QP whose packets are blocked, if it had one to send.
     #[cold]
-    pub(super) fn record_unsent_ack(&self, core: &mut QpCore, unacknowledged: Option<(Psn, Msn)>) {
-        if let Some(unacknowledged) = unacknowledged
-            && self.has_journal_slot(core)
-            && let Some(journal_slot) = &mut core.tx.journal_slot
-        {
-            journal_slot.record(pending_ack_of(&core.qp, unacknowledged));
+    pub(super) fn secure_unsent_ack(&self, core: &mut QpCore, newest: Option<(Psn, Msn)>) {
+        let is_blocked = core.tx.backlog.as_ref().is_some_and(|all| all.has_ack());
+        if !is_blocked && core.qp.newest_ack().is_none() {
+            core.tx.has_unsafe_ack = false;
+        } else if let Some(newest) = newest {
+            core.tx.has_unsafe_ack = !self.has_journal_slot(core);
+            if let Some(journal_slot) = &mut core.tx.journal_slot {
+                journal_slot.record(pending_ack_of(&core.qp, newest));
+            }
         }
     }
 }
@@ -100,6 +103,14 @@ impl Nic {
             }
             turn::sleep(Duration::from_nanos(CLOSE_PAUSE_NS));
         }
+    }
+
+    /// Sends the ACK that a QP delays, if there is one, before its path changes.
+    pub(crate) fn flush_last_ack(&self, inner: &QpInner, core: &mut QpCore, cx: Cx<'_>) {
+        if core.qp.pending_ack().is_some() {
+            self.transmit(inner, core, TransmitTrigger::Other, cx, true);
+        }
+        core.tx.publish_ack();
     }
 
     /// Sends delayed ACKs and batched posts when the process exits, except those of QPs that

@@ -11,7 +11,10 @@ use crate::error::VerbsError;
 use crate::faults::{HookPoint, Limit, Verb};
 use crate::hca::{DeviceAttr, Hca};
 use crate::link::Segments;
-use crate::state::{HeldCompletions, QpCore, QpInner};
+use crate::state::{QpCore, QpInner};
+
+/// Time between two looks at an ACK that waits for space.
+const UNSAFE_ACK_NS: u64 = 1_000_000;
 
 /// Bytes of a page, in which locked memory is counted.
 const PAGE: u64 = 4096;
@@ -223,7 +226,8 @@ impl Nic {
     }
 
     /// Applies the rules for completions to the pending ones of a QP, of which the first `reserved`
-    /// have space. Returns true if they stay pending for now.
+    /// have space. Returns true if they stay pending for now, also because an ACK would get lost
+    /// with the process.
     #[cold]
     pub(super) fn hold_completions(
         &self,
@@ -252,22 +256,27 @@ impl Nic {
                 core.qp.fail_completion(now, considered + index, status);
             }
             if verdict.hold_ns > 0 && inner.has_cqs() {
-                let begun = held.get_or_insert_with(|| {
-                    Box::new(HeldCompletions {
-                        until: now.plus_ns(verdict.hold_ns),
-                        burst: verdict.burst,
-                        considered: 0,
-                        reserved: 0,
-                    })
-                });
+                let begun = held.get_or_insert_default();
+                if begun.until == Time::default() || begun.awaits_ack {
+                    begun.until = now.plus_ns(verdict.hold_ns);
+                    begun.awaits_ack = false;
+                }
                 begun.burst = begun.burst.or(verdict.burst);
             }
         }
         let waiting = core.qp.completions_waiting();
-        let Some(mut held) = held else { return false };
-        let is_burst = held.burst.is_some_and(|count| waiting >= count as usize);
-        if waiting == 0 || held.until <= now || is_burst {
+        let is_ruled = held.as_ref().is_some_and(|held| {
+            let is_burst = held.burst.is_some_and(|count| waiting >= count as usize);
+            !held.awaits_ack && held.until > now && !is_burst
+        });
+        if waiting == 0 || !is_ruled && !core.tx.has_unsafe_ack {
             return false;
+        }
+        let mut held = held.unwrap_or_default();
+        if !is_ruled {
+            // The thread that finds space for the ACK ends the wait before.
+            held.awaits_ack = true;
+            held.until = now.plus_ns(UNSAFE_ACK_NS);
         }
         held.considered = waiting;
         held.reserved = reserved.min(waiting);

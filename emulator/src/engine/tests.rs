@@ -1,10 +1,12 @@
 //! Tests of interactions between the engine's threads and queue pairs that the sockets alone do not
 //! show.
 
+use std::iter;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Barrier, Weak, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rocade_transport::{
@@ -16,7 +18,7 @@ use rocade_wire::{Bth, Opcode, Packet, Psn};
 use super::ack_durability;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
-use crate::link::peer_link::AnyPeerLink;
+use crate::link::peer_link::{AnyPeerLink, Fragment, PeerLink as _, SendOutcome, Sending};
 use crate::memory::KERNEL_CALLS;
 use crate::state::ServiceReason;
 use crate::steering::ProcessSlot;
@@ -105,7 +107,7 @@ fn block_faults() {
 fn a_batch_whose_data_the_kernel_copies_costs_a_few_calls() {
     const LEN: usize = 60 << 10;
     const SMALL: usize = 100;
-    let received = std::thread::spawn(|| {
+    let received = thread::spawn(|| {
         block_faults();
         let (a, b) = (host("127.4.0.10"), host("127.4.0.11"));
         connect(&a.qps[0], &b.qps[0], &b);
@@ -184,7 +186,7 @@ fn a_batch_whose_data_the_kernel_copies_costs_a_few_calls() {
 #[test]
 fn a_run_whose_data_the_kernel_copies_costs_one_call() {
     const LEN: usize = 60 << 10;
-    let sent = std::thread::spawn(|| {
+    let sent = thread::spawn(|| {
         block_faults();
         let (a, b) = (host("127.4.0.8"), host("127.4.0.9"));
         connect(&a.qps[0], &b.qps[0], &b);
@@ -526,6 +528,88 @@ fn an_ack_that_is_delayed_behind_other_responses_is_in_the_ring() {
             received(a);
         }
     }
+}
+
+/// Sends what is no packet through a link, as long as there is space.
+fn fill(link: &AnyPeerLink) {
+    for len in [16 << 10, 1] {
+        let sending = Sending {
+            len,
+            segment_len: len,
+            traffic_class: 0,
+            hop_limit: 64,
+            after_udp: false,
+            wait: false,
+            unpublished: false,
+        };
+        let nonsense = vec![0; len];
+        let fragments = || iter::once(Fragment::Bytes(&nonsense));
+        while link.send(fragments(), sending) == SendOutcome::Sent {}
+    }
+}
+
+/// Without a broker no one could send an ACK that there is no space for, should the process end. So
+/// the completion is seen when the ACK has left.
+//= RC-ACK-20 type=test
+#[test]
+fn a_completion_waits_for_an_ack_that_there_is_no_space_for() {
+    let specs = ["near=127.4.0.13".to_owned(), "far=127.4.0.14".to_owned()];
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).expect("devices");
+    let link = LinkMode::Shm;
+    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
+    let (near, far) = (host_on(&engine, "near"), host_on(&engine, "far"));
+    let (a, b) = (&near.qps[0], &far.qps[0]);
+    connect(a, b, &far);
+    connect(b, a, &near);
+    let links = engine.inner.links.peer_links.read().clone();
+    let [near_end, far_end] = ["127.4.0.13", "127.4.0.14"].map(|address| {
+        let local = address.parse::<IpAddr>().expect("an address");
+        let mut ends = links.iter().filter(|end| end.local() == local);
+        ends.next().expect("a link")
+    });
+    // A thread that has to receive at the near end makes a pause.
+    let pause = &Barrier::new(2);
+    let (over, is_over) = mpsc::channel::<()>();
+    let paused = move || {
+        let _receiver = near_end.receiver();
+        pause.wait();
+        let _ = is_over.recv();
+    };
+    thread::scope(|scope| {
+        scope.spawn(paused);
+        let over = over;
+        pause.wait();
+        fill(far_end);
+        b.recv_queue().push(7, &[]).expect("posted");
+        let send = SendWr {
+            wr_id: 2,
+            op: SendOp::Send { imm: None },
+            flags: SendFlags::empty(),
+            sges: &[],
+        };
+        a.post_sends(|queue| queue.push(&send)).expect("posted");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while b.inner().lock().qp.completions_waiting() == 0 {
+            assert!(far.cq.poll_one().is_none());
+            assert!(Instant::now() < deadline, "no message");
+        }
+        for _ in 0..1000 {
+            assert!(far.cq.poll_one().is_none(), "its ACK has not left");
+        }
+        assert!(a.inner().lock().qp.awaits_acknowledgements());
+        drop(over);
+        let completion = loop {
+            assert!(Instant::now() < deadline, "no completion");
+            if let Some(completion) = far.cq.poll_one() {
+                break completion;
+            }
+        };
+        assert_eq!(
+            (completion.wr_id, completion.status),
+            (7, WcStatus::Success)
+        );
+        assert!(!b.inner().lock().tx.has_unsafe_ack);
+    });
 }
 
 /// Datagrams to QP 1 that wait for a thread are dropped beyond a bound. Their senders repeat them.

@@ -17,7 +17,8 @@ use crate::link::peer_link::Fragment;
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN, Segments};
 use crate::memory::{Fault, MemGuard, Readable};
 use crate::state::{
-    Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, tx_route_for,
+    Icrcs, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, is_acknowledgement,
+    tx_route_for,
 };
 use crate::trace;
 use crate::tuning::{LONG_RESPONSE, LONG_TX_BATCH};
@@ -155,8 +156,12 @@ impl<'t> Transmission<'t> {
         let sent_at = trace::is_on().then(|| self.sent_at(buffer));
         let sent = self.send_by(outlet, &mut way, buffer, fails.as_deref());
         let Ok(has_left) = sent else {
-            self.recover_partial_batch(qp, &mut way, buffer);
-            return true;
+            let unsent_ack = self.recover_partial_batch(qp, &mut way, buffer);
+            let is_blocked = unsent_ack.is_some();
+            if let Some(ack) = unsent_ack {
+                self.keep(core, &Batch::single(&ack, false), (tag, is_paced), true);
+            }
+            return !is_blocked;
         };
         if has_left && !self.unpublished && matches!(outlet, Outlet::Hooked | Outlet::Ring) {
             tx.unpublished_ack = None;
@@ -178,7 +183,8 @@ impl<'t> Transmission<'t> {
             qp.set_fatal(self.cx.now, usize::MAX);
         }
         if !has_left {
-            self.keep(core, buffer, is_paced, outlet.is_sealed());
+            let batch = Batch::of(buffer, false, "");
+            self.keep(core, &batch, (tag, is_paced), outlet.is_sealed());
             return false;
         }
         if len >= LONG_TX_BATCH {
@@ -280,11 +286,17 @@ impl<'t> Transmission<'t> {
 
     /// Keeps a batch until there is space.
     #[cold]
-    fn keep(&self, core: &mut QpCore, buffer: &TxBuffer, is_paced: bool, sealed: bool) {
+    fn keep(
+        &self,
+        core: &mut QpCore,
+        batch: &Batch<'_>,
+        (route, is_paced): (RouteTag, bool),
+        sealed: bool,
+    ) {
         core.tx.backlog = Some(Box::new(TxBacklog {
-            bytes: buffer.bytes().into(),
-            segment_len: buffer.segment_len(),
-            route: buffer.route(),
+            bytes: batch.bytes.into(),
+            segment_len: batch.segment_len,
+            route,
             is_paced,
             sealed,
         }));
@@ -295,9 +307,15 @@ impl<'t> Transmission<'t> {
     }
 
     /// Sends the rest of a batch after registered memory that was to be sent has vanished. Packets
-    /// without space are lost.
+    /// without space are lost, but for the last ACK, which is returned.
     #[cold]
-    fn recover_partial_batch(&self, qp: &mut Qp, way: &mut Way<'_>, buffer: &mut TxBuffer) {
+    fn recover_partial_batch(
+        &self,
+        qp: &mut Qp,
+        way: &mut Way<'_>,
+        buffer: &mut TxBuffer,
+    ) -> Option<Box<[u8]>> {
+        let mut unsent_ack = None;
         let Cx { now, caller, mem } = self.cx;
         let read = |source, place: &mut [u8]| {
             registered(mem, source)
@@ -311,9 +329,13 @@ impl<'t> Transmission<'t> {
             let crc = way.route.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
             let batch = Batch::single(segment, false);
-            self.engine
-                .put(way.endpoint, way.route, way.first_shm_send, batch, caller);
+            let (engine, first_shm_send) = (self.engine, &mut *way.first_shm_send);
+            let has_left = engine.put(way.endpoint, way.route, first_shm_send, batch, caller);
+            if !has_left && is_acknowledgement(segment) {
+                unsent_ack = Some(Box::from(&*segment));
+            }
         });
+        unsent_ack
     }
 }
 

@@ -115,8 +115,9 @@ impl Nic {
 
     /// Reports completions, the first `reserved` of which have space, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
-        let is_watched =
-            core.held.is_some() || self.faults.triggers.await_any(HookPoint::Completion);
+        let is_watched = core.held.is_some()
+            || core.tx.has_unsafe_ack
+            || self.faults.triggers.await_any(HookPoint::Completion);
         let is_held = core.qp.completions_waiting() > 0
             && is_watched
             && self.hold_completions(inner, core, reserved);
@@ -167,7 +168,7 @@ impl Nic {
         // A part of the responses may leave, and the ACK become the backlog.
         let newest_ack = core.qp.newest_ack();
         if core.tx.backlog.is_some() && !self.send_backlog(&mut core.tx, cx.caller) {
-            self.presence.record_unsent_ack(core, newest_ack);
+            self.presence.secure_unsent_ack(core, newest_ack);
             return;
         }
         let acks = self.ack_placement(core, trigger);
@@ -181,10 +182,13 @@ impl Nic {
             self.put_lone_ack(inner, core, cx, trigger);
         }
         if core.tx.backlog.is_some() {
-            self.presence.record_unsent_ack(core, newest_ack);
+            self.presence.secure_unsent_ack(core, newest_ack);
         }
         let QpCore { qp, tx, .. } = core;
-        tx.record_pending_ack(qp);
+        if tx.backlog.is_none() {
+            tx.has_unsafe_ack = false;
+            tx.record_pending_ack(qp);
+        }
         let waiting = qp.lone_ack().or(tx.unpublished_ack);
         qp.coalescer_mut()
             .transmitted(trigger, cx.now, acked, waiting);

@@ -120,8 +120,11 @@ impl Qp {
         self.check_values(attr, mask)?;
         let paths = self.new_paths(attr, mask, &context)?;
         let use_udp = paths.use_udp();
-        if paths.primary.is_some() || leads_to(attr, mask, QpState::Reset) {
-            // A reset drops delayed ACKs, and on another path no peer waits for them.
+        // A reset drops delayed ACKs, and on another path no peer waits for them.
+        let drops_acks = paths.primary.is_some()
+            || leads_to(attr, mask, QpState::Reset)
+            || mask.contains(QpAttrMask::PKEY_INDEX);
+        if drops_acks {
             engine.flush_before_close(inner);
         }
         if leads_to(attr, mask, QpState::Err) {
@@ -136,6 +139,14 @@ impl Qp {
             }
             ownership.mark_incomplete();
             ownership.attr_changed();
+        }
+        let cx = Cx::of_application(now, &mem);
+        if drops_acks {
+            // A message may have come meanwhile, and the program have seen its completion.
+            engine.flush_last_ack(inner, &mut core, cx);
+            if !core.tx.has_backlog() {
+                core.tx.release_journal_slot();
+            }
         }
         if leads_to(attr, mask, QpState::Reset) {
             inner.release_held(&mut core);
@@ -154,7 +165,6 @@ impl Qp {
                 cross.reset();
             }
         }
-        let cx = Cx::of_application(now, &mem);
         engine.flush_outputs(inner, &mut core, TransmitTrigger::Other, cx);
         drop(core);
         drop(mem);

@@ -48,14 +48,14 @@ pub(crate) use events::AsyncEvents;
 pub(crate) use groups::{Group, Groups};
 pub(crate) use local_endpoint::{Flow, Flows, Icrcs, LocalEndpoint, RxState, TxRoute};
 pub(crate) use network::NetworkWatch;
-pub(crate) use qp::{DctEvents, HeldCompletions, QpCore, QpInner, QpResources, XrcTargetInit};
+pub(crate) use qp::{DctEvents, QpCore, QpInner, QpResources, XrcTargetInit};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
 pub(crate) use service_queue::{ServiceQueue, ServiceReason};
 pub(crate) use sleepers::{Follower, Place, Sleeper};
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{OpenHandle, TargetOwnership};
-pub(crate) use tx::{TxBacklog, TxState, pending_ack_of, tx_route_for};
+pub(crate) use tx::{TxBacklog, TxState, is_acknowledgement, pending_ack_of, tx_route_for};
 pub(crate) use users::{User, Users};
 pub(crate) use wake_later::waking_later;
 

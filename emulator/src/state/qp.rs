@@ -96,10 +96,12 @@ pub(crate) struct QpCore {
 }
 
 /// Completions that appear later than they could.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct HeldCompletions {
     /// The time at which they appear at the latest.
     pub(crate) until: Time,
+    /// They wait for an ACK that has no space, and not for the time.
+    pub(crate) awaits_ack: bool,
     /// The number of pending completions that ends the wait, too.
     pub(crate) burst: Option<u32>,
     /// Number of pending completions that the rules have considered.

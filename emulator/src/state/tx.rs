@@ -7,7 +7,7 @@ use rocade_wire::{Msn, Psn};
 
 use super::local_endpoint::{LocalEndpoint, TxRoute};
 use super::routes::{PeerRoutes, Route};
-use super::service_queue::QueuedReasons;
+use super::service_queue::{QueuedReasons, ServiceReason};
 use crate::journal::{AckDestination, JournalSlot, PendingAck};
 use crate::link::Link as _;
 use crate::link::MAX_SEGMENTS;
@@ -35,6 +35,9 @@ pub(crate) struct TxState {
     pub(crate) unpublished_ack: Option<Psn>,
     /// The pending ACK that the QP has recorded in the ACK journal.
     pub(crate) journal_slot: Option<JournalSlot>,
+    /// The blocked batch, or what waits behind it, has an ACK that the ACK journal does not have.
+    /// Its completion must not be seen yet.
+    pub(crate) has_unsafe_ack: bool,
     /// The ready lists that the QP is on.
     pub(crate) queued: QueuedReasons,
     /// The sources that packets are accepted from.
@@ -68,10 +71,27 @@ pub(crate) struct TxBacklog {
     pub(crate) sealed: bool,
 }
 
+/// Returns true if a packet is a positive or negative ACK, of any service.
+pub(crate) fn is_acknowledgement(packet: &[u8]) -> bool {
+    const ACKNOWLEDGE: u8 = 0x11;
+    packet
+        .first()
+        .is_some_and(|opcode| opcode & 0x1f == ACKNOWLEDGE)
+}
+
+impl TxBacklog {
+    /// Returns true if a positive or negative ACK is among the packets.
+    pub(crate) fn has_ack(&self) -> bool {
+        let mut packets = self.bytes.chunks(self.segment_len.max(1));
+        packets.any(is_acknowledgement)
+    }
+}
+
 impl TxState {
     /// Sets the route. A blocked batch of the old route is lost.
     pub(crate) fn set_route(&mut self, endpoint: Arc<LocalEndpoint>, tx_route: TxRoute) {
         self.backlog = None;
+        self.has_unsafe_ack = false;
         self.unpublished_ack = None;
         self.first_shm_send = tx_route.peer_link.is_some();
         self.peer_uses_shm = false;
@@ -266,6 +286,7 @@ impl TxState {
         self.alternate = None;
         self.peer_routes = None;
         self.backlog = None;
+        self.has_unsafe_ack = false;
         self.unpublished_ack = None;
         self.journal_slot = None;
     }
@@ -317,7 +338,8 @@ impl TxState {
         })
     }
 
-    /// Records in the ACK journal which ACK the QP delays, or that it delays none.
+    /// Records in the ACK journal which ACK the QP delays, or that it delays none. Nothing is
+    /// blocked.
     #[inline]
     pub(crate) fn record_pending_ack(&mut self, qp: &Qp) {
         let Some(journal_slot) = &mut self.journal_slot else {
@@ -325,9 +347,8 @@ impl TxState {
         };
         match qp.pending_ack() {
             Some(unacknowledged) => journal_slot.record(pending_ack_of(qp, unacknowledged)),
-            // A blocked batch has not been sent yet.
-            None if self.backlog.is_some() => {}
-            None => journal_slot.clear(),
+            None if self.queued.contains(ServiceReason::DelayedAck) => journal_slot.clear(),
+            None => self.journal_slot = None,
         }
     }
 

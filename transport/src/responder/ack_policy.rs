@@ -192,6 +192,14 @@ impl Responder {
         self.queue.front().and_then(Response::as_ack)
     }
 
+    /// Returns the positive ACK that remains of the responses when they are discarded. Only
+    /// congestion notifications, which the peer does not await, may be before it.
+    pub(super) fn ack_to_keep(&self) -> Option<(Psn, Msn)> {
+        let is_notification = |response: &&Response| matches!(response, Response::Cnp);
+        let mut others = self.queue.iter().skip_while(is_notification);
+        others.next().and_then(Response::as_ack)
+    }
+
     /// Returns the last positive ACK among the responses.
     pub(crate) fn newest_ack(&self) -> Option<(Psn, Msn)> {
         self.queue.iter().rev().find_map(Response::as_ack)

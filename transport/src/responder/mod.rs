@@ -244,9 +244,10 @@ impl Responder {
     /// Drops responses that were not sent, when the application has moved the QP to ERR. The ACK of
     /// messages whose completions it may have polled is kept.
     pub(crate) fn discard_responses(&mut self) {
-        let pending = self.queue.pop_front().filter(Response::is_ack);
+        let pending = self.ack_to_keep();
         self.queue.clear();
-        self.queue.extend(pending);
+        self.queue
+            .extend(pending.map(|(psn, msn)| Response::Ack { psn, msn }));
         self.saved.clear();
     }
 
@@ -258,7 +259,7 @@ impl Responder {
     pub(crate) fn discard_unreported(&mut self, seen: usize) {
         let last_seen = seen.checked_sub(1).and_then(|last| self.received.get(last));
         let seen = last_seen.copied().or(self.reported);
-        let pending = self.pending_ack();
+        let pending = self.ack_to_keep();
         self.queue.clear();
         self.saved.clear();
         if let (Some(pending), Some(seen)) = (pending, seen) {
@@ -288,7 +289,7 @@ impl Responder {
     /// Notes that the completions of all messages so far were handed out.
     pub(crate) fn note_reported(&mut self) {
         self.received.clear();
-        if let Some(pending) = self.pending_ack() {
+        if let Some(pending) = self.ack_to_keep() {
             self.reported = Some(pending);
         }
     }

@@ -84,8 +84,9 @@ fn a_lost_completion_is_not_acknowledged_but_those_before_are() {
 }
 
 /// Creates a pair whose B has received three messages, on the fast or the slow path, whose
-/// completions were not handed out. B may also have received a request that it refuses.
-fn received(is_fast: bool, and_nonsense: bool) -> Pair {
+/// completions were not handed out. B may also have received a request that it refuses, and the
+/// packets may be marked, so that a notification is to be sent before the ACK.
+fn received(is_fast: bool, and_nonsense: bool, are_marked: bool) -> Pair {
     let mut pair = Pair::default();
     pair.set_ack_delay(1_000_000_000);
     let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
@@ -108,7 +109,12 @@ fn received(is_fast: bool, and_nonsense: bool) -> Pair {
         traffic_class: 0,
         hop_limit: 64,
     };
+    let meta = PacketMeta {
+        traffic_class: if are_marked { 3 } else { 0 },
+        ..meta
+    };
     let node = pair.node_mut(Side::B);
+    node.qp.control_congestion(are_marked);
     for bytes in &requests {
         let packet = Packet::parse(bytes).expect("a valid packet");
         let fast = FastPathPacket::parse(bytes).filter(|_| is_fast);
@@ -116,7 +122,7 @@ fn received(is_fast: bool, and_nonsense: bool) -> Pair {
             node.qp.handle_packet(now, &meta, &packet, &node.mem);
         }
     }
-    let fast_path_packets = if is_fast { 3 } else { 0 };
+    let fast_path_packets = if is_fast && !are_marked { 3 } else { 0 };
     assert_eq!(node.qp.counters().fast_path_packets, fast_path_packets);
     assert_eq!(node.qp.pending_completions().len(), 3);
     pair.set_network(|_| Delivery::Deliver);
@@ -127,9 +133,9 @@ fn received(is_fast: bool, and_nonsense: bool) -> Pair {
 //= RC-ERR-G type=test
 #[test]
 fn of_several_messages_those_are_acknowledged_whose_completions_find_space() {
-    for kind in 0..4 {
+    for kind in 0..8 {
         for room in 0..3u8 {
-            let mut pair = received(kind & 1 != 0, kind & 2 != 0);
+            let mut pair = received(kind & 1 != 0, kind & 2 != 0, kind & 4 != 0);
             let now = pair.now();
             pair.node_mut(Side::B).qp.set_fatal(now, room.into());
             pair.drain_both();
@@ -150,8 +156,8 @@ fn of_several_messages_those_are_acknowledged_whose_completions_find_space() {
 //= RC-ACK-20 type=test
 #[test]
 fn what_was_taken_at_once_is_acknowledged() {
-    for is_fast in [false, true] {
-        let mut pair = received(is_fast, false);
+    for (is_fast, are_marked) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut pair = received(is_fast, false, are_marked);
         let now = pair.now();
         let qp = &mut pair.node_mut(Side::B).qp;
         qp.forget_completions();
