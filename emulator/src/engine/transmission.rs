@@ -157,11 +157,8 @@ impl<'t> Transmission<'t> {
         let sent = self.send_by(outlet, &mut way, buffer, fails.as_deref());
         let Ok(has_left) = sent else {
             let unsent_ack = self.recover_partial_batch(qp, &mut way, buffer);
-            let is_blocked = unsent_ack.is_some();
-            if let Some(ack) = unsent_ack {
-                self.keep(core, &Batch::single(&ack, false), (tag, is_paced), true);
-            }
-            return !is_blocked;
+            let keep = |ack| self.keep(core, &Batch::single(ack, false), (tag, is_paced), true);
+            return unsent_ack.as_deref().map(keep).is_none();
         };
         if has_left && !self.unpublished && matches!(outlet, Outlet::Hooked | Outlet::Ring) {
             tx.unpublished_ack = None;
@@ -183,8 +180,8 @@ impl<'t> Transmission<'t> {
             qp.set_fatal(self.cx.now, usize::MAX);
         }
         if !has_left {
-            let batch = Batch::of(buffer, false, "");
-            self.keep(core, &batch, (tag, is_paced), outlet.is_sealed());
+            let batch = &Batch::of(buffer, false, "");
+            self.keep(core, batch, (tag, is_paced), outlet.is_sealed());
             return false;
         }
         if len >= LONG_TX_BATCH {

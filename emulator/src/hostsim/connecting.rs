@@ -203,11 +203,15 @@ fn is_left(board: &Board, notes: &Notes, end: End) -> bool {
 }
 
 /// Returns true if an end may wait for an event of the connection manager for longer than a thread
-/// gets no processor: a message got lost, which is repeated after nine seconds, or the program of
-/// the peer waits for messages and not for the end of the connection, which is announced for a
-/// minute.
+/// gets no processor: a message got lost, which is repeated after nine seconds. Or the program of
+/// the peer does not look for the end of the connection, which is announced for a minute.
 pub(super) fn may_wait_long(board: &Board, notes: &Notes, end: End) -> bool {
-    let has_failed = |end| notes.flows.get(&end).is_some_and(|flow| flow.failed.is_some());
+    let has_failed = |end| {
+        notes
+            .flows
+            .get(&end)
+            .is_some_and(|flow| flow.failed.is_some())
+    };
     let is_unheard = board.plan.loss > 0 || has_failed(end);
     is_left(board, notes, end) || is_unheard && notes.managing.contains(&end)
 }

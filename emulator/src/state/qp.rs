@@ -100,7 +100,7 @@ pub(crate) struct QpCore {
 pub(crate) struct HeldCompletions {
     /// The time at which they appear at the latest.
     pub(crate) until: Time,
-    /// They wait for an ACK that has no space, and not for the time.
+    /// True if an ACK that has no space is awaited, and not the time.
     pub(crate) awaits_ack: bool,
     /// The number of pending completions that ends the wait, too.
     pub(crate) burst: Option<u32>,
