@@ -214,8 +214,7 @@ impl Nic {
     /// Posts through shared memory need no system call and are never batched.
     #[inline]
     pub(crate) fn should_batch(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
-        let calls = core.tx.uses_socket()
-            || core.qp.config().qp_type.is_dynamic() && core.tx.peer_routes_use_socket();
+        let calls = core.tx.uses_socket() || core.tx.peer_routes_use_socket();
         let waits = calls && core.qp.should_batch(now, bytes);
         if waits {
             self.scheduler

@@ -317,8 +317,8 @@ impl TxState {
             .is_some_and(|(_, tx_route)| tx_route.peer_link.is_none())
     }
 
-    /// Returns true if the last batch of a DC initiator, whose batches use different routes, was
-    /// sent through a socket.
+    /// Returns true if the last batch of a DC initiator or a datagram QP, whose batches use different
+    /// routes, was sent through a socket.
     pub(crate) fn peer_routes_use_socket(&self) -> bool {
         self.peer_routes
             .as_ref()

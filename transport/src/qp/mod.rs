@@ -443,12 +443,12 @@ impl Qp {
     }
 
     /// Returns true if posted requests of `bytes` bytes are delayed for batching. If not, transmit
-    /// everything.
+    /// everything. Unreliable packets count as in flight, because no ACK tells when they are not.
     #[inline]
     pub fn should_batch(&mut self, now: Time, bytes: u32) -> bool {
         let in_flight = self.state == QpState::Rts
             && self.out.completions.is_empty()
-            && self.requests_in_flight();
+            && (self.requests_in_flight() || self.send.is_unreliable());
         self.coalescer.post(now, bytes, in_flight)
     }
 

@@ -99,6 +99,15 @@ impl SendSide {
         }
     }
 
+    /// Returns true if its packets are never acknowledged: UD and UC.
+    #[inline]
+    pub(super) const fn is_unreliable(&self) -> bool {
+        match self {
+            Self::Unreliable(_) => true,
+            Self::Reliable(_) | Self::Dynamic(_) | Self::Frames(_) | Self::None => false,
+        }
+    }
+
     /// Returns true if there is anything to start, to retransmit or to report.
     #[inline(always)]
     pub(super) fn has_work(&self) -> bool {
