@@ -22,7 +22,7 @@ pub(super) trait Source {
     fn devices(&self) -> Vec<Device>;
     /// Returns the objects of all processes.
     fn resources(&self) -> Vec<Resource>;
-    /// Returns the counters of a port, with their names.
+    /// Returns the hardware counters of a port, with their names.
     fn counters(&self, device: &Device, port: &Port) -> Vec<(String, u64)>;
 }
 

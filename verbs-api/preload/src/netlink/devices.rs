@@ -52,18 +52,17 @@ impl Source for Files<'_> {
         resources::all()
     }
 
+    /// Leaves out the files of `counters`, as kernels do, because tools read these files themselves
+    /// and know their units.
     fn counters(&self, _: &Device, port: &Port) -> Vec<(String, u64)> {
-        let mut found = Vec::new();
-        for dir in ["counters", "hw_counters"] {
-            let dir = port.dir.join(dir);
-            let mut names = names(&dir);
-            names.sort();
-            found.extend(names.into_iter().filter_map(|name| {
-                let value = text(&dir.join(&name))?.parse().ok()?;
-                Some((name, value))
-            }));
-        }
-        found
+        let dir = port.dir.join("hw_counters");
+        let mut names = names(&dir);
+        names.sort();
+        let values = names.into_iter().filter_map(|name| {
+            let value = text(&dir.join(&name))?.parse().ok()?;
+            Some((name, value))
+        });
+        values.collect()
     }
 }
 
@@ -124,4 +123,36 @@ fn leading_number(path: &Path) -> u8 {
 fn guid(path: &Path) -> u64 {
     let digits = text(path).unwrap_or_default().replace(':', "");
     u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_are_the_hw_counters_as_in_kernels() {
+        let name = format!("rocade-netlink-counters-{}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        for (path, value) in [
+            ("counters/port_xmit_data", "5"),
+            ("hw_counters/sent_pkts", "7\n"),
+            ("hw_counters/rcvd_pkts", "6\n"),
+            ("hw_counters/lifespan", "no number"),
+        ] {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            fs::write(path, value).expect("a file");
+        }
+        let port = Port {
+            dir: dir.clone(),
+            ..Port::default()
+        };
+        let found = Files { dir: &dir }.counters(&Device::default(), &port);
+        fs::remove_dir_all(&dir).expect("removed");
+        let expected = [("rcvd_pkts", 6), ("sent_pkts", 7)];
+        assert_eq!(
+            found,
+            expected.map(|(name, value)| (name.to_owned(), value))
+        );
+    }
 }
