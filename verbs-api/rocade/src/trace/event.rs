@@ -45,7 +45,12 @@ impl Request {
         }
         if sges > 0 {
             let (addr, lkey) = (record.field(4), record.high(5));
-            text += &format!(", from {addr:#x} lkey={lkey:#x}");
+            let way = if names::takes_data(opcode) {
+                "to"
+            } else {
+                "from"
+            };
+            text += &format!(", {way} {addr:#x} lkey={lkey:#x}");
         }
         if sges > 1 {
             text += &format!(" (+{} SGEs)", sges - 1);
@@ -210,4 +215,55 @@ pub(super) enum What {
 pub(super) struct Event {
     pub(super) at: At,
     pub(super) what: What,
+}
+
+#[cfg(test)]
+mod tests {
+    use rocade_emulator::trace::{Kind, MAX_FIELDS};
+
+    use super::*;
+
+    /// Returns the text of a request of 8 bytes at 0x1000, for 0x2000 of the peer.
+    fn text_of(opcode: u64) -> String {
+        let mut fields = [0; MAX_FIELDS];
+        let posted = [
+            0x11 << 32 | opcode,
+            2 << 32 | 1,
+            5,
+            8 << 32,
+            0x1000,
+            0xa << 32 | 0xb,
+            0x2000,
+        ];
+        fields[..posted.len()].copy_from_slice(&posted);
+        let text = String::new();
+        let record = Record {
+            kind: Kind::PostSend,
+            time_ns: 1,
+            thread: 1,
+            fields,
+            text,
+        };
+        Request::send(&record).text
+    }
+
+    #[test]
+    fn the_local_buffer_of_a_request_is_its_source_or_its_destination() {
+        let expected = "{wr_id=0x5, RDMA_WRITE, 8 bytes, from 0x1000 lkey=0xa, at 0x2000 rkey=0xb, \
+                        SIGNALED}";
+        assert_eq!(text_of(0), expected);
+        let to = expected.replace("from", "to");
+        assert_eq!(text_of(4), to.replace("WRITE", "READ"));
+        for (opcode, name) in [
+            (5, "ATOMIC_CMP_AND_SWP"),
+            (6, "ATOMIC_FETCH_AND_ADD"),
+            (0x63, "EXT_MASKED_ATOMIC_CMP_AND_SWP"),
+            (0x64, "EXT_MASKED_ATOMIC_FETCH_AND_ADD"),
+        ] {
+            assert_eq!(text_of(opcode), to.replace("RDMA_WRITE", name));
+        }
+        // An atomic WRITE sends what the buffer has.
+        let write = expected.replace("RDMA_WRITE", "ATOMIC_WRITE");
+        assert_eq!(text_of(15), write);
+    }
 }

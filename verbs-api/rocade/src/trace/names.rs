@@ -41,6 +41,12 @@ pub(super) const fn has_immediate(opcode: u32) -> bool {
     matches!(opcode, 1 | 3)
 }
 
+/// Returns true if the local buffer of a send work request takes data: that of a READ, or the
+/// former value of an atomic operation.
+pub(super) const fn takes_data(opcode: u32) -> bool {
+    matches!(opcode, 4..=6 | 0x63 | 0x64)
+}
+
 /// Returns true for the completion of a receive.
 pub(super) const fn is_receive(opcode: u32) -> bool {
     matches!(opcode, 128 | 129)
