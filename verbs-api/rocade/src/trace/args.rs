@@ -91,7 +91,7 @@ pub(crate) struct TraceRunArgs {
     #[arg(short, long)]
     pub(crate) count: bool,
 
-    /// Write the lines into this file [default: standard error]
+    /// Write the lines, or the table, into this file [default: standard error]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 

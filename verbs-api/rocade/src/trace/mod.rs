@@ -108,7 +108,8 @@ struct Session {
     source: Source,
     model: Model,
     printer: Option<Printer<Box<dyn Write>>>,
-    summary: Option<Summary>,
+    /// The counts, and where their table goes.
+    summary: Option<(Summary, Box<dyn Write>)>,
     timeline: Option<Timeline<BufWriter<File>>>,
     /// Time of progress of the last report, which comes once.
     reported_ns: u64,
@@ -129,6 +130,11 @@ impl Session {
             Some(path) => Box::new(create(path)?),
             None => Box::new(BufWriter::new(io::stderr())),
         };
+        let (printer, summary) = match (has_lines, run.count) {
+            (true, _) => (Some(Printer::new(out, run.filter.clone())), None),
+            (false, true) => (None, Some((Summary::default(), out))),
+            (false, false) => (None, None),
+        };
         let written = run.output.as_deref().or(run.perfetto.as_deref());
         let spool_dir = match written.and_then(Path::parent) {
             // The name of a file in the current directory has an empty parent.
@@ -140,8 +146,8 @@ impl Session {
                 CliError::new(format!("failed to listen in {}: {error}", dir.display()))
             })?,
             model: Model::default(),
-            printer: has_lines.then(|| Printer::new(out, run.filter.clone())),
-            summary: run.count.then(Summary::default),
+            printer,
+            summary,
             timeline: timeline.map(Timeline::new),
             reported_ns: 0,
             ended: BTreeMap::new(),
@@ -212,7 +218,7 @@ impl Session {
     }
 
     fn show(&mut self, event: &Event) -> io::Result<()> {
-        if let Some(summary) = &mut self.summary {
+        if let Some((summary, _)) = &mut self.summary {
             summary.add(event);
         }
         if let Some(timeline) = &mut self.timeline {
@@ -301,8 +307,9 @@ impl Session {
             })?;
             timeline.finish()?;
         }
-        if let Some(summary) = &self.summary {
-            writeln!(io::stderr(), "{}", summary.text())?;
+        if let Some((summary, out)) = &mut self.summary {
+            writeln!(out, "{}", summary.text())?;
+            out.flush()?;
         }
         Ok(())
     }
