@@ -197,8 +197,9 @@ impl Session {
         while self.decode(true)?.is_some() {
             if told.elapsed() > PROGRESS {
                 told = Instant::now();
-                let left = self.source.waiting_bytes() >> 20;
-                writeln!(io::stderr(), "rocade trace: {left} MiB of records are left")?;
+                if let Some(text) = progress(self.source.waiting_bytes()) {
+                    writeln!(io::stderr(), "rocade trace: {text}")?;
+                }
             }
         }
         Ok(())
@@ -315,6 +316,12 @@ impl Session {
     }
 }
 
+/// Returns words about the records that are left, if they are 1 MiB or more.
+fn progress(left_bytes: u64) -> Option<String> {
+    let left = left_bytes >> 20;
+    (left > 0).then(|| format!("{left} MiB of records are left"))
+}
+
 /// Returns true if a process runs.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -324,4 +331,14 @@ fn is_alive(pid: u32) -> bool {
         rest.chars().next()
     });
     state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn little_that_is_left_is_not_told() {
+        assert_eq!(super::progress((1 << 20) - 1), None);
+        let told = super::progress(5 << 20);
+        assert_eq!(told.as_deref(), Some("5 MiB of records are left"));
+    }
 }
