@@ -69,7 +69,7 @@ table! {
     gauge send_queue Messages "Send work requests that are not complete" = qp.send_queue as u64;
     gauge recv_queue Messages "Receive work requests that are not complete" = qp.recv_queue as u64;
     gauge comp_queue Events "Completions in its CQs that are not polled" = qp.comp_queue as u64;
-    gauge in_flight_bytes Bytes "Bytes sent and not acknowledged (RC, XRC)" = qp.flight.0;
+    gauge in_flight_bytes Bytes "Bytes in flight, 512 or more a packet (RC, XRC)" = qp.flight.0;
     gauge window_bytes Bytes "Bytes that may be in flight, while some are" = qp.flight.1;
     drops state = qp.counters.dropped(DropReason::State);
     drops wrong_service = qp.counters.dropped(DropReason::WrongService);
