@@ -69,7 +69,7 @@ pub enum Kind {
     /// nanoseconds.
     ReqNotify,
     /// The attributes of a QP that a call has set: QP, mask, `state:path MTU`, `remote QP:sq_psn`,
-    /// send CQ, receive CQ.
+    /// send CQ, receive CQ, `sq_sig_all`.
     Qp,
     /// A packet that this process sends: `own QP:remote QP`, `PSN:what`, [`super::fold`] of the
     /// destination, and the AETH if it has one. `what` is the operation code, [`flag`]s from bit 8,

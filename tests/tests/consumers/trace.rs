@@ -91,6 +91,25 @@ fn filters_show_a_part_and_a_count_shows_the_sums() {
     assert!(!output.contains("ibv_create_qp("), "{output}");
 }
 
+/// The program asks for a completion of every 100th request.
+#[test]
+fn unsignaled_requests_are_counted_and_drawn() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let timeline = rig.dir().join("x.pftrace").to_string_lossy().into_owned();
+    let script = pair("ib_write_bw -d rocade0 -F -x 0 -s 8 -n 2000 -Q 100 -p PORT");
+    let words = ["-c", "--perfetto", &timeline, "--", "sh", "-c", &script];
+    let output = trace(&rig, &words).expect_success();
+    let row = output
+        .lines()
+        .find(|line| line.trim_start().starts_with("RDMA_WRITE "));
+    let row: Vec<&str> = row.expect("a row").split_whitespace().collect();
+    assert_eq!(row[1..3], ["2000", "0"], "{output}");
+    let page = rig.rocade(&["trace", "show", &timeline, "-o", "-"]);
+    let page = page.expect_success();
+    let drawn = page.matches("\"RDMA_WRITE, unsignaled\"").count();
+    assert_eq!(drawn, 1980, "slices of unsignaled requests");
+}
+
 #[test]
 fn a_lost_packet_is_shown_with_its_rule_and_its_retransmission() {
     let rig = or_skip!(Rig::loopback(UTILS));

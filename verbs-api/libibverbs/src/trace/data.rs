@@ -479,6 +479,7 @@ fn record_attributes(qp: &QpObject, attr: &ibv_qp_attr, mask: u32) {
             pair(attr.dest_qp_num, attr.sq_psn),
             qp.member(member!(ibv_qp_ex, qp_base.send_cq)).addr() as u64,
             qp.member(member!(ibv_qp_ex, qp_base.recv_cq)).addr() as u64,
+            u64::from(qp.inner().qp().sq_sig_all()),
         ];
         trace::write(Kind::Qp, &fields, "");
     }

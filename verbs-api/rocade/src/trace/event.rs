@@ -133,6 +133,8 @@ pub(super) struct Completion {
     pub(super) is_experimental: bool,
     /// The sends of the QP that are posted and not complete.
     pub(super) in_flight: usize,
+    /// The unsignaled sends before its own, which have ended with it.
+    pub(super) unsignaled: Vec<(Request, Timing)>,
     /// The request, if its post was seen.
     pub(super) request: Option<(Request, Timing)>,
 }

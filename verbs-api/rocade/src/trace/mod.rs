@@ -6,6 +6,8 @@
 pub(crate) mod args;
 mod event;
 mod model;
+#[cfg(test)]
+mod model_tests;
 mod names;
 mod perfetto;
 #[cfg(test)]

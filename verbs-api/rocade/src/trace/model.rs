@@ -228,10 +228,19 @@ impl Model {
         let qp = self.qp(at.pid, qpn);
         let is_receive = names::is_receive(opcode);
         qp.recv_cq = if is_receive { cq } else { qp.recv_cq };
-        let mut request = qp.complete(at.time_ns, wr_id, is_receive);
-        if request.is_none() && status != 0 {
-            // The operation of a failed completion is undefined.
-            request = qp.complete(at.time_ns, wr_id, !is_receive);
+        let (mut unsignaled, mut request) = (Vec::new(), None);
+        // The operation of a failed completion is undefined.
+        let queues = [is_receive, !is_receive];
+        let possible = if status == 0 { 1 } else { 2 };
+        for is_receive in queues.into_iter().take(possible) {
+            if is_receive {
+                request = qp.complete_receive(at.time_ns, wr_id);
+            } else if let Some((before, own)) = qp.complete_send(at.time_ns, wr_id, status == 0) {
+                (unsignaled, request) = (before, Some(own));
+            }
+            if request.is_some() {
+                break;
+            }
         }
         let in_flight = qp.sends.len();
         Completion {
@@ -245,6 +254,7 @@ impl Model {
             empty_polls: record.high(6),
             is_experimental: record.low(6) & flag::EXPERIMENTAL != 0,
             in_flight,
+            unsignaled,
             request,
         }
     }
@@ -281,6 +291,7 @@ impl Model {
         if mask & 1 != 0 && record.high(2) == 0 {
             *qp = Qp::default();
         }
+        qp.signals_all = record.low(6) != 0;
     }
 
     fn packet(&mut self, at: At, record: &Record) -> Vec<Event> {

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use super::event::{At, Call, Completion, Event, Incident, PacketSeen, QpId, Timing, What};
+use super::event::{
+    At, Call, Completion, Event, Incident, PacketSeen, QpId, Request, Timing, What,
+};
 use super::model::Model;
 use super::names;
 use super::proto::Message;
@@ -255,21 +257,40 @@ impl<W: Write> Timeline<W> {
     }
 
     fn completion(&mut self, at: At, completion: &Completion) -> io::Result<()> {
-        let Some((request, timing)) = &completion.request else {
+        let qp = completion.qp;
+        for finished in &completion.unsignaled {
+            self.request(at, qp, finished, (names::status(0), ", unsignaled"))?;
+        }
+        let Some(finished) = &completion.request else {
             return Ok(());
         };
+        let status = names::status(completion.status);
+        let mark = match completion.status {
+            0 => String::new(),
+            _ => format!(" {status}"),
+        };
+        self.request(at, qp, finished, (status, &mark))?;
+        if finished.0.opcode.is_none() {
+            return Ok(());
+        }
+        self.counter(at, Track::InFlight(qp), completion.in_flight as u64)
+    }
+
+    /// Adds a request that has ended. `mark` follows its name.
+    fn request(
+        &mut self,
+        at: At,
+        qp: QpId,
+        (request, timing): &(Request, Timing),
+        (status, mark): (&str, &str),
+    ) -> io::Result<()> {
         // A receive waits for the peer, which is no work of this QP.
         let Some(opcode) = request.opcode else {
             return Ok(());
         };
-        let qp = completion.qp;
         let time = (timing.posted_ns, at.time_ns);
         let uuid = self.lane(qp, time)?;
-        let status = names::status(completion.status);
-        let name = match completion.status {
-            0 => names::operation(opcode).to_owned(),
-            _ => format!("{} {status}", names::operation(opcode)),
-        };
+        let name = format!("{}{mark}", names::operation(opcode));
         let words = [
             ("request", request.text.clone()),
             ("status", status.to_owned()),
@@ -279,7 +300,7 @@ impl<W: Write> Timeline<W> {
         for (name, begin, end) in phases(timing, at.time_ns) {
             self.slice(uuid, (ENDED, name), (begin, end), &[])?;
         }
-        self.counter(at, Track::InFlight(qp), completion.in_flight as u64)
+        Ok(())
     }
 
     fn incident(&mut self, at: At, incident: &Incident) -> io::Result<()> {

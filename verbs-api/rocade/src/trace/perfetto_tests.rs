@@ -153,6 +153,7 @@ fn written() -> Vec<u8> {
         empty_polls: 0,
         is_experimental: false,
         in_flight: 0,
+        unsignaled: Vec::new(),
         request: Some((request, timing)),
     };
     let all = [

@@ -201,6 +201,11 @@ fn completed(completion: &Completion) -> String {
     if let Some((request, timing)) = &completion.request {
         line += &format!(" {}", where_it_went(request, timing));
     }
+    match completion.unsignaled.len() {
+        0 => {}
+        1 => line += " (1 unsignaled request before)",
+        count => line += &format!(" ({count} unsignaled requests before)"),
+    }
     if completion.empty_polls > 0 {
         line += &format!(" ({} empty polls before)", completion.empty_polls);
     }

@@ -10,6 +10,11 @@ use super::names::{self, Answer};
 /// The most requests of a QP to remember. Without signals, or if a program never polls, the oldest
 /// are forgotten.
 const MAX_REQUESTS: usize = 1 << 16;
+/// `IBV_SEND_SIGNALED`.
+const SIGNALED: u32 = 2;
+
+/// A request that has ended.
+pub(super) type Finished = (Request, Timing);
 
 /// A posted send and its packets.
 #[derive(Debug, Clone)]
@@ -23,6 +28,21 @@ pub(super) struct Send {
     pub(super) sent_ns: u64,
     /// Time of receiving the answer.
     pub(super) acked_ns: Option<u64>,
+}
+
+impl Send {
+    /// Ends the request with a completion that is polled now.
+    fn finish(self, time_ns: u64) -> Finished {
+        let mut timing = self.timing;
+        timing.total = time_ns.saturating_sub(timing.posted_ns);
+        if self.acked_ns.is_none() && self.sent_ns != 0 {
+            timing.answer = time_ns.saturating_sub(self.sent_ns);
+        }
+        timing.poll = self
+            .acked_ns
+            .map_or(0, |acked| time_ns.saturating_sub(acked));
+        (self.request, timing)
+    }
 }
 
 /// A request that is received and not complete.
@@ -46,6 +66,8 @@ pub(super) struct Qp {
     pub(super) remote: u64,
     /// The peer answers no request (UC, UD).
     pub(super) has_no_answers: bool,
+    /// All sends are signaled, whatever their flags (`sq_sig_all`).
+    pub(super) signals_all: bool,
     mtu: u32,
     /// The connections of a DC initiator, which sends datagrams to connect, then other packets,
     /// whose PSNs begin anew.
@@ -434,45 +456,58 @@ impl Qp {
 
     /// Returns the oldest send with a completion that is not polled.
     pub(super) fn unpolled_send(&self) -> Option<&Send> {
-        let signaled = |send: &&Send| send.request.flags & 2 != 0 && send.acked_ns.is_some();
-        self.sends.iter().find(signaled)
+        let mut answered = self.sends.iter().filter(|send| send.acked_ns.is_some());
+        answered.find(|send| self.is_signaled(send))
     }
 
-    /// Takes the request of a completion, and all requests before it.
-    pub(super) fn complete(
+    fn is_signaled(&self, send: &Send) -> bool {
+        self.signals_all || send.request.flags & SIGNALED != 0
+    }
+
+    /// Takes the receive of a completion.
+    pub(super) fn complete_receive(&mut self, time_ns: u64, wr_id: u64) -> Option<Finished> {
+        let arrival = self.arrivals.pop_front();
+        let mut all = self.receives.iter();
+        let index = all.position(|(_, one)| one.wr_id == wr_id)?;
+        let (posted_ns, request) = self.receives.remove(index)?;
+        let timing = Timing {
+            posted_ns,
+            total: time_ns.saturating_sub(posted_ns),
+            poll: arrival.map_or(0, |one| time_ns.saturating_sub(one.time_ns)),
+            ..Timing::default()
+        };
+        Some((request, timing))
+    }
+
+    /// Takes the send of a completion, and all sends before it. Returns it behind the unsignaled
+    /// ones that have ended with it.
+    pub(super) fn complete_send(
         &mut self,
         time_ns: u64,
         wr_id: u64,
-        is_receive: bool,
-    ) -> Option<(Request, Timing)> {
-        if is_receive {
-            let arrival = self.arrivals.pop_front();
-            let index = self
-                .receives
-                .iter()
-                .position(|(_, one)| one.wr_id == wr_id)?;
-            let (posted_ns, request) = self.receives.remove(index)?;
-            let timing = Timing {
-                posted_ns,
-                total: time_ns.saturating_sub(posted_ns),
-                poll: arrival.map_or(0, |one| time_ns.saturating_sub(one.time_ns)),
-                ..Timing::default()
-            };
-            return Some((request, timing));
-        }
-        let index = self
-            .sends
-            .iter()
-            .position(|send| send.request.wr_id == wr_id)?;
-        let send = self.sends.drain(..=index).next_back()?;
-        let mut timing = send.timing;
-        timing.total = time_ns.saturating_sub(timing.posted_ns);
-        if send.acked_ns.is_none() && send.sent_ns != 0 {
-            timing.answer = time_ns.saturating_sub(send.sent_ns);
-        }
-        timing.poll = send
-            .acked_ns
-            .map_or(0, |acked| time_ns.saturating_sub(acked));
-        Some((send.request, timing))
+        is_success: bool,
+    ) -> Option<(Vec<Finished>, Finished)> {
+        let index = self.place_of(wr_id, is_success)?;
+        let mut taken: Vec<Send> = self.sends.drain(..=index).collect();
+        let send = taken.pop()?;
+        // Before a failure, only those with an answer are known to have succeeded.
+        let has_ended = |send: &Send| is_success || send.acked_ns.is_some();
+        taken.retain(|send| !self.is_signaled(send) && has_ended(send));
+        let before = taken.into_iter().map(|one| one.finish(time_ns)).collect();
+        Some((before, send.finish(time_ns)))
+    }
+
+    /// Returns the place of the send of a completion. Many programs give all sends the same ID, of
+    /// which an unsignaled one has a completion only if it fails.
+    fn place_of(&self, wr_id: u64, is_success: bool) -> Option<usize> {
+        let place = |is_it: &dyn Fn(&Send) -> bool| {
+            let mut all = self.sends.iter();
+            all.position(|send| send.request.wr_id == wr_id && is_it(send))
+        };
+        let expected = place(&|send| match is_success {
+            true => self.is_signaled(send),
+            false => send.acked_ns.is_none(),
+        });
+        expected.or_else(|| place(&|_| true))
     }
 }

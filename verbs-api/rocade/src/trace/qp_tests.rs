@@ -3,7 +3,7 @@
 use rocade_wire::Operation;
 
 use super::event::Request;
-use super::qp::Qp;
+use super::qp::{Finished, Qp};
 
 const ACK: u32 = 0x1f00_0000;
 const RNR_NAK: u32 = 0x2100_0000;
@@ -17,6 +17,13 @@ fn send(wr_id: u64, opcode: u32, len: u32) -> Request {
         flags: 2,
         text: String::new(),
     }
+}
+
+/// Completes a send without unsignaled ones before it.
+fn complete(qp: &mut Qp, time_ns: u64, wr_id: u64) -> Finished {
+    let (before, own) = qp.complete_send(time_ns, wr_id, true).expect("posted");
+    assert_eq!(before.len(), 0);
+    own
 }
 
 #[test]
@@ -37,13 +44,13 @@ fn an_answer_completes_all_requests_up_to_its_psn() {
     assert_eq!(qp.answered(320, 3, Operation::ReadResponseLast, 0), None);
     assert_eq!(qp.answered(330, 4, Operation::Acknowledge, ACK), None);
     assert_eq!(qp.window(), 0);
-    let (_, timing) = qp.complete(400, 1, false).expect("posted");
+    let (_, timing) = complete(&mut qp, 400, 1);
     assert_eq!((timing.queue, timing.send), (100, 30));
     assert_eq!((timing.answer, timing.poll, timing.total), (70, 100, 300));
     // The completion of the last one is that of all before it.
-    let (_, timing) = qp.complete(400, 3, false).expect("posted");
+    let (_, timing) = complete(&mut qp, 400, 3);
     assert_eq!((timing.answer, timing.poll), (80, 70));
-    assert!(qp.complete(400, 2, false).is_none());
+    assert!(qp.complete_send(400, 2, true).is_none());
 }
 
 #[test]
@@ -75,12 +82,12 @@ fn waits_for_a_receive_and_for_lost_packets_are_told_apart() {
         "timeout: no answer to PSN 0x8 for 0.1 us (2 in a row)"
     );
     qp.answered(9_600, 8, Operation::Acknowledge, ACK);
-    let (_, first) = qp.complete(9_700, 1, false).expect("posted");
+    let (_, first) = complete(&mut qp, 9_700, 1);
     assert_eq!(
         (first.rnr, first.rnr_naks, first.retransmissions),
         (1_000, 1, 0)
     );
-    let (_, second) = qp.complete(9_700, 2, false).expect("posted");
+    let (_, second) = complete(&mut qp, 9_700, 2);
     assert_eq!((second.rnr, second.retransmissions), (1_000, 2));
     assert_eq!(second.retransmission, 300 + 8_000);
     assert_eq!(qp.unanswered, 0);
@@ -98,7 +105,7 @@ fn the_connection_of_a_dc_initiator_is_no_request() {
         assert!(qp.is_of_request(false));
         assert_eq!(qp.sent(begin + 100, psn, Operation::WriteOnly), None);
         qp.answered(begin + 150, psn, Operation::Acknowledge, ACK);
-        let (_, timing) = qp.complete(begin + 160, 1, false).expect("posted");
+        let (_, timing) = complete(&mut qp, begin + 160, 1);
         assert_eq!((timing.queue, timing.answer), (100, 50));
         assert_eq!(timing.retransmissions, 0);
     }
@@ -125,6 +132,6 @@ fn a_failed_post_leaves_the_accepted_requests() {
         qp.post_send(0, send(wr_id, 2, 1));
     }
     qp.withdraw(true, 2);
-    assert!(qp.complete(1, 1, false).is_none());
-    assert!(qp.complete(1, 0, false).is_some());
+    assert!(qp.complete_send(1, 1, true).is_none());
+    assert!(qp.complete_send(1, 0, true).is_some());
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
 
-use super::event::{Event, What};
+use super::event::{Event, Request, Timing, What};
 use super::names;
 
 /// The longest duration that is told apart, in nanoseconds.
@@ -50,15 +50,21 @@ impl Summary {
                 row.or_insert_with(Row::new).add(call.took(), call.failed);
             }
             What::Completion(completion) => {
+                for (request, timing) in &completion.unsignaled {
+                    self.request(request, timing, false);
+                }
                 if let Some((request, timing)) = &completion.request {
-                    let name = request.opcode.map_or("receive", names::operation);
-                    let row = self.requests.entry(name.to_owned());
-                    row.or_insert_with(Row::new)
-                        .add(timing.total, completion.status != 0);
+                    self.request(request, timing, completion.status != 0);
                 }
             }
             _ => {}
         }
+    }
+
+    fn request(&mut self, request: &Request, timing: &Timing, failed: bool) {
+        let name = request.opcode.map_or("receive", names::operation);
+        let row = self.requests.entry(name.to_owned());
+        row.or_insert_with(Row::new).add(timing.total, failed);
     }
 
     /// Returns the tables as text.
