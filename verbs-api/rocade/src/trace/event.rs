@@ -113,8 +113,9 @@ pub(super) struct Timing {
     pub(super) retransmissions: u32,
     /// From the last packet sent to the answer.
     pub(super) answer: u64,
-    /// The part of `answer` in which the packet or its answer was under way, if the peer is traced.
-    pub(super) wire: Option<u64>,
+    /// The parts of `answer` in which the packet, and then its answer, were under way, if the peer
+    /// is traced.
+    pub(super) wire: Option<(u64, u64)>,
     /// From the answer, or the arrived message, to the poll.
     pub(super) poll: u64,
 }

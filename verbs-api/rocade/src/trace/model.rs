@@ -386,10 +386,10 @@ impl Model {
     }
 
     /// Finds out how long the last packet and its answer, which has left the traced peer at
-    /// `answered`, were under way.
-    fn measure_wire(&mut self, at: At, own: u32, answered: u64) {
+    /// `left_ns`, were under way.
+    fn measure_wire(&mut self, at: At, own: u32, left_ns: u64) {
         let qp = self.qp(at.pid, own);
-        let Some(last) = qp.just_acked(at.time_ns) else {
+        let Some((last, answer)) = qp.just_answered(at.time_ns) else {
             return;
         };
         let (remote, remote_qpn) = (qp.remote, qp.remote_qpn);
@@ -399,15 +399,10 @@ impl Model {
             .filter_map(|code| self.arrived.get(&key(code)));
         let arrived = times.max().copied();
         if let Some(arrived) = arrived {
-            let peer = answered.saturating_sub(arrived);
-            let qp = self.qp(at.pid, own);
-            let total = qp
-                .sends
-                .iter()
-                .rev()
-                .find(|one| one.acked_ns == Some(at.time_ns));
-            let total = total.map_or(0, |one| one.timing.answer);
-            qp.set_wire(at.time_ns, total.saturating_sub(peer));
+            let peer = left_ns.saturating_sub(arrived);
+            let from = at.time_ns.saturating_sub(left_ns);
+            let to = answer.saturating_sub(peer + from);
+            self.qp(at.pid, own).set_wire(at.time_ns, (to, from));
         }
     }
 

@@ -20,6 +20,8 @@ const RESPONDER: End = (0x22, 0xb);
 const WRITE_ONLY: u64 = 0x0a;
 const ACKNOWLEDGE: u64 = 0x11;
 const ACK: u64 = 0x1f00_0000;
+/// The AETH of a NAK: remote access error.
+const ACCESS_NAK: u64 = 0x6200_0000;
 
 const SUCCESS: u64 = 0;
 const REM_ACCESS_ERR: u64 = 10;
@@ -156,6 +158,48 @@ fn unsignaled_requests_end_with_the_next_completion() {
     assert_eq!(whole(&slices), expected);
     let line = line(&events);
     assert!(line.contains("(2 unsignaled requests before)"), "{line}");
+}
+
+/// Returns the events of a WRITE that the peer answers 200 ns after its arrival.
+fn answered(aeth: u64, status: u64) -> (Model, Vec<Event>) {
+    let mut records = vec![
+        connected(50, REQUESTER, RESPONDER, false),
+        connected(60, RESPONDER, REQUESTER, false),
+    ];
+    records.extend(write(100, true));
+    let (packet, answer) = ((WRITE_ONLY, 0), (ACKNOWLEDGE, aeth));
+    records.extend([
+        sent(1_100, REQUESTER, RESPONDER, 5, packet),
+        received(1_400, RESPONDER, 5, packet),
+        sent(1_600, RESPONDER, REQUESTER, 5, answer),
+        received(2_000, REQUESTER, 5, answer),
+        polled(2_500, status),
+    ]);
+    events(records)
+}
+
+#[test]
+fn wire_and_peer_are_told_apart_if_both_ends_are_traced() {
+    for (aeth, status) in [(ACK, SUCCESS), (ACCESS_NAK, REM_ACCESS_ERR)] {
+        let (model, events) = answered(aeth, status);
+        let line = line(&events);
+        let parts = "after 2.4 us: queue 1.0 us, wire 0.7 us, peer 0.2 us, poll 0.5 us";
+        assert!(line.ends_with(parts), "{line}");
+        let slices = slices(&model, &events);
+        let inner: Vec<_> = slices
+            .iter()
+            .filter(|(depth, ..)| *depth == 1)
+            .map(|(_, begin, end, name)| (*begin, *end, name.as_str()))
+            .collect();
+        let expected = [
+            (100, 1_100, "queue"),
+            (1_100, 1_400, "wire"),
+            (1_400, 1_600, "peer"),
+            (1_600, 2_000, "wire"),
+            (2_000, 2_500, "poll"),
+        ];
+        assert_eq!(inner, expected, "status {status}");
+    }
 }
 
 #[test]

@@ -359,14 +359,22 @@ fn annotation(name: &str, value: &str) -> Message {
 
 /// Returns the parts of a request's time, one behind the other: name, begin and end.
 fn phases(timing: &Timing, end_ns: u64) -> Vec<(&'static str, u64, u64)> {
-    let lengths = [
+    let answer = match timing.wire {
+        Some((to, from)) => [
+            ("wire", to),
+            ("peer", timing.answer.saturating_sub(to + from)),
+            ("wire", from),
+        ],
+        None => [("wire and peer", timing.answer), ("", 0), ("", 0)],
+    };
+    let before = [
         ("queue", timing.queue),
         ("send", timing.send),
         ("RNR", timing.rnr),
         ("retransmission", timing.retransmission),
-        ("wire and peer", timing.answer),
-        ("poll", timing.poll),
     ];
+    let lengths = before.into_iter().chain(answer);
+    let lengths = lengths.chain([("poll", timing.poll)]);
     let mut begin = timing.posted_ns;
     let mut all = Vec::new();
     for (name, length) in lengths {

@@ -229,9 +229,9 @@ pub(super) fn where_it_went(request: &Request, timing: &Timing) -> String {
     let count = timing.retransmissions;
     part(&format!("retransmission ({count})"), timing.retransmission);
     match timing.wire {
-        Some(wire) => {
-            part("wire", wire);
-            part("peer", timing.answer.saturating_sub(wire));
+        Some((to, from)) => {
+            part("wire", to + from);
+            part("peer", timing.answer.saturating_sub(to + from));
         }
         None => part("wire and peer", timing.answer),
     }

@@ -28,19 +28,36 @@ pub(super) struct Send {
     pub(super) sent_ns: u64,
     /// Time of receiving the answer.
     pub(super) acked_ns: Option<u64>,
+    /// Time and PSN of a NAK or RNR NAK after which it was not sent again.
+    refused: Option<(u64, u32)>,
 }
 
 impl Send {
+    /// Returns when its answer was received, also if that has refused it.
+    fn answered_ns(&self) -> Option<u64> {
+        let refused = self.refused.map(|(time_ns, _)| time_ns);
+        self.acked_ns.or(refused)
+    }
+
+    /// Returns the PSN of the last packet of those that its answer is about.
+    fn answered_psn(&self) -> Option<u32> {
+        match (self.request.opcode, self.refused) {
+            // A READ is one packet, although its responses use more PSNs.
+            (Some(4), _) => self.first_psn,
+            (_, Some((_, psn))) if self.acked_ns.is_none() => Some(psn),
+            _ => self.last_psn,
+        }
+    }
+
     /// Ends the request with a completion that is polled now.
     fn finish(self, time_ns: u64) -> Finished {
         let mut timing = self.timing;
         timing.total = time_ns.saturating_sub(timing.posted_ns);
-        if self.acked_ns.is_none() && self.sent_ns != 0 {
-            timing.answer = time_ns.saturating_sub(self.sent_ns);
+        match self.answered_ns() {
+            Some(answered_ns) => timing.poll = time_ns.saturating_sub(answered_ns),
+            None if self.sent_ns != 0 => timing.answer = time_ns.saturating_sub(self.sent_ns),
+            None => {}
         }
-        timing.poll = self
-            .acked_ns
-            .map_or(0, |acked| time_ns.saturating_sub(acked));
         (self.request, timing)
     }
 }
@@ -148,6 +165,7 @@ impl Qp {
             first_sent_ns: 0,
             sent_ns: 0,
             acked_ns: None,
+            refused: None,
         });
         if self.sends.len() > MAX_REQUESTS {
             self.sends.pop_front();
@@ -271,6 +289,7 @@ impl Qp {
                 send.timing.retransmissions += 1;
             }
             send.sent_ns = time_ns;
+            (send.refused, send.timing.wire) = (None, None);
             if behind(psn, first) >= 0 {
                 waited = wait;
             }
@@ -345,6 +364,12 @@ impl Qp {
                 send.timing.answer = time_ns.saturating_sub(send.sent_ns);
             }
         }
+        if answer != Answer::Ack
+            && let Some(send) = self.with_psn(psn).filter(|send| send.acked_ns.is_none())
+        {
+            send.refused = Some((time_ns, psn));
+            send.timing.answer = time_ns.saturating_sub(send.sent_ns);
+        }
         match answer {
             Answer::Ack => {
                 self.rnr_naks = 0;
@@ -375,26 +400,22 @@ impl Qp {
         })
     }
 
-    /// Returns the PSN of the last packet of the newest request that the answer of `time_ns`
-    /// completes.
-    pub(super) fn just_acked(&self, time_ns: u64) -> Option<u32> {
-        let acked = self
-            .sends
-            .iter()
-            .rev()
-            .find(|send| send.acked_ns == Some(time_ns));
-        // A READ is one packet, although its responses use more PSNs.
-        acked.and_then(|send| match send.request.opcode {
-            Some(4) => send.first_psn,
-            _ => send.last_psn,
-        })
+    /// Returns the newest request that the answer of `time_ns` completes or refuses: the PSN of its
+    /// last packet, and the time from that to the answer.
+    pub(super) fn just_answered(&self, time_ns: u64) -> Option<(u32, u64)> {
+        let mut all = self.sends.iter().rev();
+        let newest = all.find(|send| send.answered_ns() == Some(time_ns))?;
+        Some((newest.answered_psn()?, newest.timing.answer))
     }
 
-    /// Sets the time under way of all requests that the answer of `time_ns` completes.
-    pub(super) fn set_wire(&mut self, time_ns: u64, wire: u64) {
+    /// Sets the times under way, to the peer and back, of all requests that the answer of `time_ns`
+    /// completes or refuses.
+    pub(super) fn set_wire(&mut self, time_ns: u64, (to, from): (u64, u64)) {
         for send in &mut self.sends {
-            if send.acked_ns == Some(time_ns) {
-                send.timing.wire = Some(wire.min(send.timing.answer));
+            if send.answered_ns() == Some(time_ns) {
+                let from = from.min(send.timing.answer);
+                let to = to.min(send.timing.answer - from);
+                send.timing.wire = Some((to, from));
             }
         }
     }
