@@ -211,10 +211,12 @@ impl Nic {
     }
 
     /// Returns true if a post of `bytes` bytes is batched. Otherwise the caller has to transmit it.
-    /// Posts through shared memory need no system call and are never batched.
+    /// Posts through shared memory need no system call and are never batched. Of unreliable
+    /// packets, more would get lost at a receiver that is not measured.
     #[inline]
     pub(crate) fn should_batch(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
         let calls = core.tx.uses_socket() || core.tx.peer_routes_use_socket();
+        let calls = calls && (core.tx.is_measured || !core.qp.sends_unreliably());
         let waits = calls && core.qp.should_batch(now, bytes);
         if waits {
             self.scheduler

@@ -57,6 +57,7 @@ struct Way<'w> {
     endpoint: &'w Arc<LocalEndpoint>,
     route: &'w mut TxRoute,
     first_shm_send: &'w mut bool,
+    is_measured: &'w mut bool,
 }
 
 /// A transmission of a QP, which may take several batches.
@@ -132,21 +133,21 @@ impl<'t> Transmission<'t> {
         if tag != RouteTag::OWN {
             engine.find_response_route(qp, tx, tag);
         }
-        let (is_ready, is_paced) = (tx.is_ready(tag), !qp.is_reliable());
+        let (is_ready, is_paced) = (tx.is_ready(tag), qp.sends_unreliably());
         let Some((endpoint, route)) = tx_route_for(&mut tx.route, &mut tx.peer_routes, tag) else {
             // A response to a peer that is not allowed is dropped. All other routes are known as
             // long as a datagram uses them.
             debug_assert!(qp.response_route(tag).is_some());
             return true;
         };
-        let first_shm_send = &mut tx.first_shm_send;
         let mut way = Way {
             endpoint,
             route,
-            first_shm_send,
+            first_shm_send: &mut tx.first_shm_send,
+            is_measured: &mut tx.is_measured,
         };
         let is_shared = way.route.live_peer_link().is_some();
-        let outlet = self.outlet(&way, is_ready, is_paced, len);
+        let outlet = self.outlet(&mut way, (is_ready, is_paced), buffer);
         self.note_answered(len);
         let fails = counts_bytes.then(|| {
             let segments = Segments::new(buffer.bytes(), buffer.segment_len());
@@ -209,13 +210,23 @@ impl<'t> Transmission<'t> {
         self.traced_ns
     }
 
-    /// Chooses the way out of a batch of `len` bytes.
+    /// Chooses the way out of a batch.
     #[inline(always)]
-    fn outlet(&self, way: &Way<'_>, is_ready: bool, is_paced: bool, len: usize) -> Outlet {
+    fn outlet(
+        &self,
+        way: &mut Way<'_>,
+        (is_ready, is_paced): (bool, bool),
+        buffer: &TxBuffer,
+    ) -> Outlet {
         let is_shared = way.route.live_peer_link().is_some();
-        let spares_socket = || {
-            let pacer = &way.endpoint.pacer;
-            !is_shared && is_paced && !pacer.try_acquire(self.engine.host.now(), len)
+        let mut spares_socket = || {
+            let packets = (buffer.bytes(), buffer.segment_len());
+            let mut may_leave = || {
+                let now = self.engine.host.now();
+                let leave = way.endpoint.may_leave(way.route, now, packets);
+                leave.note(way.is_measured)
+            };
+            !is_shared && is_paced && !may_leave()
         };
         if !is_ready || spares_socket() {
             Outlet::Held
@@ -261,6 +272,7 @@ impl<'t> Transmission<'t> {
                     endpoint,
                     route,
                     first_shm_send,
+                    ..
                 } = way;
                 Ok(engine.send_hooked(endpoint, route, first_shm_send, batch, caller))
             }

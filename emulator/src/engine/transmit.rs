@@ -320,11 +320,13 @@ impl Nic {
             };
             // A batch for a shared memory link that has ended is lost.
             let lost = !backlog.sealed && tx_route.live_peer_link().is_none();
-            let held = backlog.is_paced
-                && tx_route.live_peer_link().is_none()
-                && !endpoint
-                    .pacer
-                    .try_acquire(self.host.now(), batch.bytes.len());
+            let mut may_leave = || {
+                let packets = (batch.bytes, batch.segment_len);
+                let leave = endpoint.may_leave(tx_route, self.host.now(), packets);
+                leave.note(&mut tx.is_measured)
+            };
+            let is_paced = backlog.is_paced && tx_route.live_peer_link().is_none();
+            let held = is_paced && !may_leave();
             if held || !lost && !self.put(endpoint, tx_route, &mut tx.first_shm_send, batch, caller)
             {
                 return false;

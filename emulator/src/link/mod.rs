@@ -29,6 +29,7 @@ pub(crate) mod packet_hooks;
 pub(crate) mod peer_link;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod pipe;
+mod receiver_queue;
 mod rx;
 pub(crate) mod shm;
 pub(crate) mod sim;
@@ -39,6 +40,7 @@ mod udp;
 
 pub use forward::{Arrival, ForwardKey};
 pub(crate) use pacer::Pacer;
+pub(crate) use receiver_queue::{Leave, ReceiverQueue};
 pub use rx::{RxBatch, RxBuffer, Segments};
 pub use sim::Simulation;
 pub use socket_owner::SocketOwner;

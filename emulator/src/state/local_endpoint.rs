@@ -1,13 +1,14 @@
 //! A local address in use: its UDP link and the flows of its peers.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::sync::{Mutex, MutexGuard, rank};
-use rocade_transport::AddressVector;
+use crate::sync::{Mutex, MutexGuard, rank, turn};
+use rocade_transport::{AddressVector, Time};
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 use rocade_wire::ip::source_port_of_flow_label;
@@ -15,12 +16,25 @@ use rocade_wire::ip::source_port_of_flow_label;
 use super::groups::Group;
 use crate::hca::{Hca, Traffic};
 use crate::link::peer_link::{AnyPeerLink, PeerLink as _};
-use crate::link::{AnyLink, DEFAULT_HOP_LIMIT, Link as _, Pacer, RxBuffer, UdpTxHandle};
+use crate::link::{
+    AnyLink, DEFAULT_HOP_LIMIT, Leave, Link as _, Pacer, ReceiverQueue, RxBuffer, Segments,
+    UdpTxHandle,
+};
 use crate::steering::ProcessSlot;
 use crate::tuning::STALLED_NS;
 
 /// Number of peers whose flow is remembered. A further one replaces the oldest.
 const FLOWS: usize = 16;
+
+/// Returns true if a packet is of an RDMA WRITE, and has no immediate data.
+fn is_plain_write(packet: &[u8]) -> bool {
+    packet
+        .first()
+        .is_some_and(|opcode| matches!(opcode & 0x1f, 0x06..=0x08 | 0x0a))
+}
+
+/// Number of receivers that are remembered before those that are not in use are forgotten.
+const RECEIVERS: usize = 64;
 
 /// A local address in use.
 #[derive(Debug)]
@@ -33,6 +47,8 @@ pub(crate) struct LocalEndpoint {
     is_stalled: AtomicBool,
     /// Paces packets that are not acknowledged.
     pub(crate) pacer: Pacer,
+    /// The sockets of this host that such packets were sent to.
+    receivers: Mutex<HashMap<IpAddr, Arc<ReceiverQueue>>>,
     /// The device with this address.
     pub(crate) hca: Option<Arc<Hca>>,
     /// The multicast group whose address it has.
@@ -71,6 +87,8 @@ pub(crate) struct TxRoute {
     pub(crate) slot: ProcessSlot,
     /// The shared memory link to that process.
     pub(crate) peer_link: Option<Arc<AnyPeerLink>>,
+    /// The sockets of the destination, since the first packet that is not acknowledged.
+    receiver: OnceLock<Arc<ReceiverQueue>>,
 }
 
 impl TxRoute {
@@ -115,9 +133,47 @@ impl LocalEndpoint {
             spare_rx: OnceLock::new(),
             is_stalled: AtomicBool::new(false),
             pacer: Pacer::default(),
+            receivers: Mutex::default(),
             hca,
             group: None,
         }
+    }
+
+    /// Tells whether a batch that is not acknowledged may leave through the socket of a route.
+    /// [`Leave::Unknown`]: it may, and is paced by the speed of the port.
+    ///
+    /// Packets that take receives are always paced so. A full socket does not tell how many
+    /// receives there are, and without one they are lost.
+    pub(crate) fn may_leave(
+        &self,
+        route: &TxRoute,
+        now: Time,
+        (bytes, segment_len): (&[u8], usize),
+    ) -> Leave {
+        let (len, mut packets) = (bytes.len(), Segments::new(bytes, segment_len));
+        let segments = packets.len();
+        let is_real = matches!(self.link, AnyLink::Udp(_)) && !turn::is_simulated();
+        let known = if is_real && !route.to.is_multicast() && packets.all(is_plain_write) {
+            let receiver = route.receiver.get_or_init(|| self.receiver_at(route.to));
+            receiver.may_leave(now, len, segments)
+        } else {
+            Leave::Unknown
+        };
+        match known {
+            Leave::Unknown if !self.pacer.try_acquire(now, len) => Leave::Later,
+            known => known,
+        }
+    }
+
+    /// Returns the sockets of an address, which all routes there share.
+    #[cold]
+    fn receiver_at(&self, address: IpAddr) -> Arc<ReceiverQueue> {
+        let mut receivers = self.receivers.lock();
+        if receivers.len() >= RECEIVERS {
+            receivers.retain(|_, receiver| Arc::strong_count(receiver) > 1);
+        }
+        let new = || Arc::new(ReceiverQueue::new(address));
+        Arc::clone(receivers.entry(address).or_insert_with(new))
     }
 
     /// Locks the receive state. A thread that holds it and does not go on for 16 ms is stopped, or
@@ -202,6 +258,7 @@ impl LocalEndpoint {
             },
             slot,
             peer_link,
+            receiver: OnceLock::new(),
         })
     }
 }

@@ -9,9 +9,8 @@ use super::local_endpoint::{LocalEndpoint, TxRoute};
 use super::routes::{PeerRoutes, Route};
 use super::service_queue::{QueuedReasons, ServiceReason};
 use crate::journal::{AckDestination, JournalSlot, PendingAck};
-use crate::link::Link as _;
-use crate::link::MAX_SEGMENTS;
 use crate::link::peer_link::{AnyPeerLink, PeerLink as _};
+use crate::link::{Link as _, MAX_SEGMENTS};
 
 /// The transmit side of a QP.
 #[derive(Debug, Default)]
@@ -35,6 +34,8 @@ pub(crate) struct TxState {
     pub(crate) unpublished_ack: Option<Psn>,
     /// The pending ACK that the QP has recorded in the ACK journal.
     pub(crate) journal_slot: Option<JournalSlot>,
+    /// The last batch of an unreliable QP went to a socket whose fill is known.
+    pub(crate) is_measured: bool,
     /// The blocked batch, or what waits behind it, has an ACK that the ACK journal does not have.
     /// Its completion must not be seen yet.
     pub(crate) has_unsafe_ack: bool,
@@ -317,8 +318,8 @@ impl TxState {
             .is_some_and(|(_, tx_route)| tx_route.peer_link.is_none())
     }
 
-    /// Returns true if the last batch of a DC initiator or a datagram QP, whose batches use different
-    /// routes, was sent through a socket.
+    /// Returns true if the last batch of a DC initiator or a datagram QP was sent through a socket.
+    /// Their batches use different routes.
     pub(crate) fn peer_routes_use_socket(&self) -> bool {
         self.peer_routes
             .as_ref()

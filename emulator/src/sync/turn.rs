@@ -44,6 +44,12 @@ mod nothing {
         0
     }
 
+    /// Returns true in a simulated process.
+    #[inline(always)]
+    pub(crate) const fn is_simulated() -> bool {
+        false
+    }
+
     /// Yields the processor.
     #[inline]
     pub(crate) fn yield_now() {
@@ -259,6 +265,11 @@ mod simulated {
         let Some(own) = own() else { return time };
         own.set_alarm(timer, time);
         None
+    }
+
+    /// Returns true in a simulated process.
+    pub(crate) fn is_simulated() -> bool {
+        own().is_some()
     }
 
     /// Returns the time that a reading of a simulated clock takes, in ns.

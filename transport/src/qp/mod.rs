@@ -191,6 +191,13 @@ impl Qp {
         matches!(self.recv, RecvSide::Reliable(_)) || self.config.qp_type.is_dynamic()
     }
 
+    /// Returns true if its requests are never acknowledged: UD, UC and raw packets.
+    #[must_use]
+    #[inline]
+    pub const fn sends_unreliably(&self) -> bool {
+        self.send.is_unreliable()
+    }
+
     /// Returns the configuration that the QP was created with.
     #[must_use]
     pub const fn config(&self) -> &QpConfig {
@@ -448,7 +455,7 @@ impl Qp {
     pub fn should_batch(&mut self, now: Time, bytes: u32) -> bool {
         let in_flight = self.state == QpState::Rts
             && self.out.completions.is_empty()
-            && (self.requests_in_flight() || self.send.is_unreliable());
+            && (self.requests_in_flight() || self.sends_unreliably());
         self.coalescer.post(now, bytes, in_flight)
     }
 

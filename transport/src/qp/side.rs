@@ -99,12 +99,12 @@ impl SendSide {
         }
     }
 
-    /// Returns true if its packets are never acknowledged: UD and UC.
+    /// Returns true if its packets are never acknowledged.
     #[inline]
     pub(super) const fn is_unreliable(&self) -> bool {
         match self {
-            Self::Unreliable(_) => true,
-            Self::Reliable(_) | Self::Dynamic(_) | Self::Frames(_) | Self::None => false,
+            Self::Unreliable(_) | Self::Frames(_) => true,
+            Self::Reliable(_) | Self::Dynamic(_) | Self::None => false,
         }
     }
 

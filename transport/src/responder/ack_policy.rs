@@ -61,10 +61,6 @@ pub(super) enum Response {
 }
 
 impl Response {
-    pub(super) const fn is_ack(&self) -> bool {
-        matches!(self, Self::Ack { .. })
-    }
-
     pub(super) const fn is_new_resource(&self) -> bool {
         matches!(
             self,
@@ -115,7 +111,7 @@ impl Response {
     }
 
     /// Returns PSN and MSN of a positive ACK.
-    const fn as_ack(&self) -> Option<(Psn, Msn)> {
+    pub(super) const fn as_ack(&self) -> Option<(Psn, Msn)> {
         let Self::Ack { psn, msn } = *self else {
             return None;
         };

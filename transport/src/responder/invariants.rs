@@ -17,7 +17,10 @@ impl Responder {
         // An ACK and a NAK may follow the replays.
         let limit = MAX_QUEUED_REPLAYS + usize::from(self.most_resources) + 8;
         assert!(self.queue.len() <= limit, "{} responses", self.queue.len());
-        let mut acks = self.queue.iter().filter(|response| response.is_ack());
+        let mut acks = self
+            .queue
+            .iter()
+            .filter(|response| response.as_ack().is_some());
         for response in acks.by_ref() {
             let Response::Ack { psn, .. } = response else {
                 continue;
@@ -27,7 +30,7 @@ impl Responder {
         let in_a_row = self.queue.iter().zip(self.queue.iter().skip(1));
         for (one, next) in in_a_row {
             assert!(
-                !one.is_ack() || !next.is_ack(),
+                one.as_ack().is_none() || next.as_ack().is_none(),
                 "one ACK covers all before it: {self:?}"
             );
         }

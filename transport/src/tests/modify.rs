@@ -43,6 +43,25 @@ fn table() -> String {
     table
 }
 
+/// Checks which queue pairs are paced because nothing is acknowledged.
+#[test]
+fn only_datagrams_and_unreliable_connections_send_without_acknowledgements() {
+    let ip = IpAddr::from([10, 0, 0, 1]);
+    let types = [
+        (QpType::Rc, false),
+        (QpType::Uc, true),
+        (QpType::Ud, true),
+        (QpType::XrcSend, false),
+        (QpType::DcInitiator, false),
+    ];
+    for (qp_type, expected) in types {
+        let mut setup = Setup::new(0x11, ip, 0x11, ip);
+        setup.config.qp_type = qp_type;
+        let qp = setup.build(QpState::Reset);
+        assert_eq!(qp.sends_unreliably(), expected, "{qp_type:?}");
+    }
+}
+
 /// Checks every transition of every type against the reviewed table. After a deliberate change:
 /// `ROCADE_BLESS=1 cargo test -p rocade-transport`.
 //= QPT-01 QPT-02 QPT-04 type=test
