@@ -33,7 +33,7 @@ fn is_plain_write(packet: &[u8]) -> bool {
         .is_some_and(|opcode| matches!(opcode & 0x1f, 0x06..=0x08 | 0x0a))
 }
 
-/// Number of receivers that are remembered before those that are not in use are forgotten.
+/// Number of receivers that are remembered before all are forgotten.
 const RECEIVERS: usize = 64;
 
 /// A local address in use.
@@ -47,7 +47,7 @@ pub(crate) struct LocalEndpoint {
     is_stalled: AtomicBool,
     /// Paces packets that are not acknowledged.
     pub(crate) pacer: Pacer,
-    /// The sockets of this host that such packets were sent to.
+    /// The addresses that such packets were sent to.
     receivers: Mutex<HashMap<IpAddr, Arc<ReceiverQueue>>>,
     /// The device with this address.
     pub(crate) hca: Option<Arc<Hca>>,
@@ -87,8 +87,6 @@ pub(crate) struct TxRoute {
     pub(crate) slot: ProcessSlot,
     /// The shared memory link to that process.
     pub(crate) peer_link: Option<Arc<AnyPeerLink>>,
-    /// The sockets of the destination, since the first packet that is not acknowledged.
-    receiver: OnceLock<Arc<ReceiverQueue>>,
 }
 
 impl TxRoute {
@@ -154,8 +152,7 @@ impl LocalEndpoint {
         let segments = packets.len();
         let is_real = matches!(self.link, AnyLink::Udp(_)) && !turn::is_simulated();
         let known = if is_real && !route.to.is_multicast() && packets.all(is_plain_write) {
-            let receiver = route.receiver.get_or_init(|| self.receiver_at(route.to));
-            receiver.may_leave(now, len, segments)
+            self.receiver_at(route.to).may_leave(now, len, segments)
         } else {
             Leave::Unknown
         };
@@ -165,12 +162,11 @@ impl LocalEndpoint {
         }
     }
 
-    /// Returns the sockets of an address, which all routes there share.
-    #[cold]
+    /// Returns the sockets of an address.
     fn receiver_at(&self, address: IpAddr) -> Arc<ReceiverQueue> {
         let mut receivers = self.receivers.lock();
-        if receivers.len() >= RECEIVERS {
-            receivers.retain(|_, receiver| Arc::strong_count(receiver) > 1);
+        if receivers.len() >= RECEIVERS && !receivers.contains_key(&address) {
+            receivers.clear();
         }
         let new = || Arc::new(ReceiverQueue::new(address));
         Arc::clone(receivers.entry(address).or_insert_with(new))
@@ -258,7 +254,6 @@ impl LocalEndpoint {
             },
             slot,
             peer_link,
-            receiver: OnceLock::new(),
         })
     }
 }
