@@ -49,6 +49,11 @@ const LOOK_AHEAD: usize = 16;
 /// Limits of the grace period. A half-open connection may be evicted after its peer was silent for
 /// the peer's own response time, clamped to this range.
 const GRACE_NS: core::ops::RangeInclusive<u64> = 1_000_000_000..=4_096_000_000;
+/// Such periods more for a peer that confirms most of its connections. A message of it may be lost,
+/// and is repeated only after the first.
+const MORE_GRACES: u64 = 4;
+/// Most addresses whose confirmed connections are counted.
+const MAX_CONFIRMED: usize = 1_024;
 
 /// Progress of a request to a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +91,13 @@ pub(super) struct Admission {
     half_open: BTreeSet<(Time, CommId)>,
     /// Number of offered and half-open connections by address.
     by_peer: BTreeMap<IpAddr, usize>,
+    /// Number of connections that were confirmed by address. A flood confirms none.
+    confirmed: BTreeMap<IpAddr, usize>,
+}
+
+/// Returns how long a peer may be silent while others wait, in ns.
+fn grace_ns(conn: &Conn) -> u64 {
+    conn.interval_ns.clamp(*GRACE_NS.start(), *GRACE_NS.end())
 }
 
 impl Admission {
@@ -98,6 +110,20 @@ impl Admission {
             _ => free.saturating_sub(NEW_ADDRESS_BACKLOG) * SHARE_OF_FREE,
         };
         self.taken.len() < MAX_TAKEN && used < BACKLOG && (is_repeated || of_peer < share)
+    }
+
+    fn note_confirmed(&mut self, peer: IpAddr) {
+        let is_new = !self.confirmed.contains_key(&peer);
+        if is_new && self.confirmed.len() >= MAX_CONFIRMED {
+            self.confirmed.clear();
+        }
+        *self.confirmed.entry(peer).or_default() += 1;
+    }
+
+    /// Returns true if a peer has confirmed more connections than it has entries.
+    fn confirms_most(&self, peer: IpAddr) -> bool {
+        let [confirmed, used] = [&self.confirmed, &self.by_peer].map(|all| all.get(&peer));
+        confirmed.copied().unwrap_or(0) > used.copied().unwrap_or(0)
     }
 
     /// Asserts the conditions that hold between any two calls of the manager.
@@ -312,13 +338,38 @@ impl Cm {
         }
     }
 
+    /// Notes that the peer has confirmed a connection.
+    pub(super) fn note_confirmed(&mut self, id: CommId) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        if let Some(admission) = self.admissions.get_mut(&conn.service) {
+            admission.note_confirmed(conn.route.remote);
+        }
+    }
+
+    /// Gives a half-open connection more time if its peer confirms most of them. Returns false if
+    /// it does not, or for the second time.
+    fn extend_grace(&mut self, now: Time, id: CommId) -> bool {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return false;
+        };
+        let admission = self.admissions.get(&conn.service);
+        let confirms = admission.is_some_and(|one| one.confirms_most(conn.route.remote));
+        if !confirms || core::mem::replace(&mut conn.had_more_grace, true) {
+            return false;
+        }
+        let more_ns = MORE_GRACES * grace_ns(conn);
+        self.set_stage(id, AdmissionStage::HalfOpen(now.plus_ns(more_ns)));
+        true
+    }
+
     /// Returns the stage of a connection in a new state.
     pub(super) fn stage_in(now: Time, conn: &Conn, state: ConnState) -> AdmissionStage {
         match (state, conn.stage) {
             (ConnState::ReqRcvd | ConnState::MraReqSent, stage) => stage,
             (ConnState::RepSent, AdmissionStage::Offered | AdmissionStage::Taken) => {
-                let grace_ns = conn.interval_ns.clamp(*GRACE_NS.start(), *GRACE_NS.end());
-                AdmissionStage::HalfOpen(now.plus_ns(grace_ns))
+                AdmissionStage::HalfOpen(now.plus_ns(grace_ns(conn)))
             }
             _ => AdmissionStage::Settled,
         }
@@ -352,22 +403,36 @@ impl Cm {
         let overdue = |admission: &Admission| {
             let half_open = admission.half_open.iter();
             let overdue = half_open.take_while(|(due, _)| *due <= now);
-            let ids = overdue.take(admission.waiting()).map(|(_, id)| *id);
-            ids.collect::<alloc::vec::Vec<_>>()
+            let ids = overdue.map(|(_, id)| *id);
+            (admission.waiting(), ids.collect::<alloc::vec::Vec<_>>())
         };
         let backlogged = self.backlogged.iter();
         let admissions = backlogged.filter_map(|service| self.admissions.get(service));
-        let evicted: alloc::vec::Vec<CommId> = admissions.flat_map(overdue).collect();
-        for id in evicted {
-            if let Some(conn) = self.conns.get(&id) {
-                self.refused.note(now, conn.fingerprint, true);
-                self.counters.evicted += 1;
-                if !conn.is_abandoned {
-                    self.events.push_back(CmEvent::ReplyTimeout { id });
+        let overdue: alloc::vec::Vec<_> = admissions.map(overdue).collect();
+        for (waiting, ids) in overdue {
+            let mut left = waiting;
+            for id in ids {
+                if left == 0 {
+                    break;
                 }
-                self.enter(now, id, ConnState::Idle);
+                if !self.extend_grace(now, id) {
+                    self.evict_one(now, id);
+                    left -= 1;
+                }
             }
         }
+    }
+
+    fn evict_one(&mut self, now: Time, id: CommId) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        self.refused.note(now, conn.fingerprint, true);
+        self.counters.evicted += 1;
+        if !conn.is_abandoned {
+            self.events.push_back(CmEvent::ReplyTimeout { id });
+        }
+        self.enter(now, id, ConnState::Idle);
     }
 
     /// Drops the held requests of a service that has no listener any more. The peers repeat them

@@ -93,6 +93,8 @@ pub(super) struct Conn {
     pub(super) deadline: Option<Time>,
     /// Progress of a peer's request, for admission control.
     pub(super) stage: AdmissionStage,
+    /// True if it had more time to be confirmed, as its peer has confirmed most others.
+    pub(super) had_more_grace: bool,
     /// The fingerprint of the request.
     pub(super) fingerprint: u64,
     /// The peer has repeated its request.
@@ -124,6 +126,7 @@ impl Conn {
             timewait_ns: 0,
             deadline: None,
             stage: AdmissionStage::Settled,
+            had_more_grace: false,
             fingerprint: 0,
             is_repeated: false,
             is_abandoned: false,

@@ -239,6 +239,7 @@ impl Cm {
             ConnState::RepSent | ConnState::MraRepRcvd => {
                 // A repeated REP needs no answer.
                 conn.resend = None;
+                self.note_confirmed(id);
                 self.enter(now, id, ConnState::Established);
                 self.raise(id, CmEvent::Ready { id });
             }

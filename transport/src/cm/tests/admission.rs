@@ -114,6 +114,57 @@ fn as_many_are_evicted_as_others_wait() {
     assert_eq!(server.given_up.len(), 3, "nobody waits any more");
 }
 
+/// More connections than an address may have half open.
+const CONFIRMED: usize = OF_ADDRESS + 1;
+
+/// Accepts and confirms so many connections of the first address, and accepts as many as possible.
+fn of_one_that_confirms() -> Server {
+    let mut server = Server::new();
+    for number in 0..u32::try_from(CONFIRMED).unwrap() {
+        server.ask(1, 1_000_000 + number);
+        server.confirm(1, *server.accepted.last().unwrap());
+    }
+    for number in 0..u32::try_from(OF_ADDRESS).unwrap() {
+        server.ask(1, number);
+    }
+    assert_eq!(server.accepted.len(), CONFIRMED + OF_ADDRESS);
+    server
+}
+
+/// Checks that a peer that confirms its connections has time to repeat what was lost of others.
+//= CM-ST-07 type=test
+#[test]
+fn who_confirms_most_connections_has_more_time_for_others() {
+    let mut server = of_one_that_confirms();
+    server.ask(1, 5_000);
+    let entries = CONFIRMED + OF_ADDRESS;
+    assert_eq!(server.accepted.len(), entries, "one is held");
+    server.pass(GRACE);
+    server.pass(4 * GRACE - MS);
+    assert_eq!(server.given_up.len(), 0);
+    server.pass(MS);
+    assert_eq!(server.given_up, server.accepted[CONFIRMED..][..1]);
+    assert_eq!(server.accepted.len(), entries + 1);
+}
+
+/// Checks that of several peers those are evicted that confirm no connection.
+//= CM-ST-07 type=test
+#[test]
+fn who_confirms_none_goes_first() {
+    let mut server = of_one_that_confirms();
+    for number in 0..=u32::try_from(OF_SECOND).unwrap() {
+        server.ask(2, 1_000 + number);
+    }
+    let entries = CONFIRMED + OF_ADDRESS + OF_SECOND;
+    assert_eq!(server.accepted.len(), entries, "one is held");
+    server.pass(GRACE);
+    assert_eq!(
+        server.given_up,
+        server.accepted[CONFIRMED + OF_ADDRESS..][..1]
+    );
+    assert_eq!(server.accepted.len(), entries + 1);
+}
+
 /// Checks that a peer that asked for time by an MRA is not evicted, and needs no entry.
 //= CM-ST-07 type=test
 //= CM-ST-09 type=test
