@@ -44,6 +44,14 @@ fn host(address: &str) -> Host {
     host_on(&Engine::new(config).expect("an engine"), "dev")
 }
 
+/// Makes an engine whose devices reach each other by shared memory only.
+fn shared_memory_engine(specs: &[&str]) -> Engine {
+    let specs: Vec<_> = specs.iter().map(|spec| (*spec).to_owned()).collect();
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).expect("devices");
+    let link = LinkMode::Shm;
+    Engine::new(EngineConfig { link, ..config }).expect("an engine")
+}
+
 fn host_on(engine: &Engine, device: &str) -> Host {
     let context = engine.open_device(device).expect("the device exists");
     let pd = context.alloc_pd().expect("a PD");
@@ -416,10 +424,7 @@ fn a_queue_pair_is_taken_off_a_list_once() {
 //= RC-ACK-20 type=test
 #[test]
 fn a_datagram_to_qp_1_does_not_overtake_an_ack_in_shared_memory() {
-    let config = EngineConfig::from_specs(&["dev=127.4.0.11".to_owned()], BrokerMode::Embedded);
-    let link = LinkMode::Shm;
-    let config = config.expect("a device");
-    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
+    let engine = shared_memory_engine(&["dev=127.4.0.11"]);
     let host = host_on(&engine, "dev");
     let (a, b) = (&host.qps[0], &host.qps[1]);
     connect(a, b, &host);
@@ -457,10 +462,7 @@ fn a_datagram_to_qp_1_does_not_overtake_an_ack_in_shared_memory() {
 //= RC-ACK-20 type=test
 #[test]
 fn an_ack_that_is_delayed_behind_other_responses_is_in_the_ring() {
-    let config = EngineConfig::from_specs(&["dev=127.4.0.12".to_owned()], BrokerMode::Embedded);
-    let link = LinkMode::Shm;
-    let config = config.expect("a device");
-    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
+    let engine = shared_memory_engine(&["dev=127.4.0.12"]);
     let host = host_on(&engine, "dev");
     let (a, b) = (&host.qps[0], &host.qps[1]);
     connect(a, b, &host);
@@ -553,10 +555,7 @@ fn fill(link: &AnyPeerLink) {
 //= RC-ACK-20 type=test
 #[test]
 fn a_completion_waits_for_an_ack_that_there_is_no_space_for() {
-    let specs = ["near=127.4.0.13".to_owned(), "far=127.4.0.14".to_owned()];
-    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).expect("devices");
-    let link = LinkMode::Shm;
-    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
+    let engine = shared_memory_engine(&["near=127.4.0.13", "far=127.4.0.14"]);
     let (near, far) = (host_on(&engine, "near"), host_on(&engine, "far"));
     let (a, b) = (&near.qps[0], &far.qps[0]);
     connect(a, b, &far);

@@ -191,13 +191,6 @@ impl Qp {
         matches!(self.recv, RecvSide::Reliable(_)) || self.config.qp_type.is_dynamic()
     }
 
-    /// Returns true if its requests are never acknowledged: UD, UC and raw packets.
-    #[must_use]
-    #[inline]
-    pub const fn sends_unreliably(&self) -> bool {
-        self.send.is_unreliable()
-    }
-
     /// Returns the configuration that the QP was created with.
     #[must_use]
     pub const fn config(&self) -> &QpConfig {

@@ -23,6 +23,13 @@ pub struct AckTerms {
 }
 
 impl Qp {
+    /// Returns true if its requests are never acknowledged: UD, UC and raw packets.
+    #[must_use]
+    #[inline]
+    pub const fn sends_unreliably(&self) -> bool {
+        self.send.is_unreliable()
+    }
+
     /// Appends packets to `tx`, responses first except as [`AckPlacement`] specifies. All have the
     /// same destination.
     ///
