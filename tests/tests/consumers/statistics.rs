@@ -113,8 +113,10 @@ fn values_of_running_programs_are_shown_as_json() {
 #[test]
 fn prometheus_accepts_the_page_of_the_exporter() {
     let rig = or_skip!(Rig::loopback(&[PERFTEST, TOOLS].concat()));
-    let script = "$ROCADE exporter --qps --listen 127.0.0.1:0 >exporter.log & exporter=$!
-        until grep -q metrics exporter.log; do :; done
+    // The file is made by this shell: its child may open it later than `grep` does.
+    let script = "touch exporter.log
+        $ROCADE exporter --qps --listen 127.0.0.1:0 >exporter.log & exporter=$!
+        until grep -q metrics exporter.log; do kill -0 $exporter || exit 1; done
         curl -s \"$(cat exporter.log)\"
         echo ====
         curl -s -H 'Accept: application/openmetrics-text' \"$(cat exporter.log)\"
@@ -151,7 +153,7 @@ fn the_node_exporter_reads_the_view() {
     let script = format!(
         "prometheus-node-exporter --collector.disable-defaults --collector.infiniband \
              --web.listen-address=127.0.0.1:{port} 2>/dev/null & exporter=$!
-         until ss -ltn | grep -q ':{port} '; do kill -0 $exporter; done
+         until ss -ltn | grep -q ':{port} '; do kill -0 $exporter || exit 1; done
          see() {{ curl -s http://127.0.0.1:{port}/metrics | grep ^node_infiniband; }}
          until see | grep -q 'transmitted_bytes_total.* [1-9]'; do :; done
          see; kill $exporter"
