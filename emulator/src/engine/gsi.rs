@@ -129,10 +129,10 @@ impl Nic {
             return Ok(());
         };
         let av = AddressVector::default();
-        let tx_route = endpoint.tx_route_to(Qpn::GSI, remote, (&av, flow), None)?;
+        let mut tx_route = endpoint.tx_route_to(Qpn::GSI, remote, (&av, flow), None)?;
         let packet = packet(tx_route.source_port(), psn, transmit.route, &transmit.mad);
         let packet = packet.ok_or(io::ErrorKind::InvalidInput)?;
-        self.send_datagram(endpoint, &tx_route, &packet);
+        self.send_datagram(endpoint, &mut tx_route, &packet);
         Ok(())
     }
 

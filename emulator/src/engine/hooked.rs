@@ -44,8 +44,7 @@ impl Nic {
     pub(super) fn send_hooked(
         &self,
         endpoint: &Arc<LocalEndpoint>,
-        tx_route: &TxRoute,
-        first_shm_send: &mut bool,
+        tx_route: &mut TxRoute,
         batch: Batch<'_>,
         caller: Caller,
     ) -> bool {
@@ -69,9 +68,9 @@ impl Nic {
             (segments, batch.remark),
             owned_route,
         ) {
-            TxVerdict::Pass => sent = self.put(endpoint, tx_route, first_shm_send, batch, caller),
+            TxVerdict::Pass => sent = self.put(endpoint, tx_route, batch, caller),
             TxVerdict::Modified(delayed_tx) => {
-                self.send_delayed(&delayed_tx, first_shm_send, batch.unpublished, caller)
+                self.send_delayed(delayed_tx, batch.unpublished, caller);
             }
             TxVerdict::Delayed(due) => {
                 self.scheduler.service_queue.wake_thread_by(due);
@@ -89,37 +88,31 @@ impl Nic {
     pub(crate) fn send_datagram(
         &self,
         endpoint: &Arc<LocalEndpoint>,
-        tx_route: &TxRoute,
+        tx_route: &mut TxRoute,
         bytes: &[u8],
     ) {
         let batch = Batch::single(bytes, false);
         let caller = Caller::Application;
         if self.links.hooks.is_active() {
-            self.send_hooked(endpoint, tx_route, &mut false, batch, caller);
+            self.send_hooked(endpoint, tx_route, batch, caller);
         } else {
-            self.put(endpoint, tx_route, &mut false, batch, caller);
+            self.put(endpoint, tx_route, batch, caller);
         }
     }
 
     fn release_delayed_tx(&self, caller: Caller) {
         let now = self.host.now();
         while let Some(delayed_tx) = self.links.hooks.take_delayed_tx(now) {
-            self.send_delayed(&delayed_tx, &mut false, false, caller);
+            self.send_delayed(delayed_tx, false, caller);
         }
     }
 
-    fn send_delayed(
-        &self,
-        delayed_tx: &DelayedTx<OwnedTxRoute>,
-        first_shm_send: &mut bool,
-        unpublished: bool,
-        caller: Caller,
-    ) {
-        let (endpoint, tx_route) = &delayed_tx.tx_route;
+    fn send_delayed(&self, delayed_tx: DelayedTx<OwnedTxRoute>, unpublished: bool, caller: Caller) {
+        let (endpoint, mut tx_route) = delayed_tx.tx_route;
         for _ in 0..delayed_tx.copies {
             // Without space the packet is lost.
             let batch = Batch::single(&delayed_tx.bytes, unpublished);
-            self.put(endpoint, tx_route, first_shm_send, batch, caller);
+            self.put(&endpoint, &mut tx_route, batch, caller);
         }
     }
 

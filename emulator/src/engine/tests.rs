@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rocade_transport::{
-    AccessFlags, PacketMeta, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr,
-    Sge, WcOpcode, WcStatus,
+    AccessFlags, AddressVector, PacketMeta, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
+    SendOp, SendWr, Sge, WcOpcode, WcStatus, transition_rule,
 };
 use rocade_wire::{Bth, Opcode, Packet, Psn};
 
@@ -22,7 +22,9 @@ use crate::link::peer_link::{AnyPeerLink, Fragment, PeerLink as _, SendOutcome, 
 use crate::memory::KERNEL_CALLS;
 use crate::state::ServiceReason;
 use crate::steering::ProcessSlot;
-use crate::{Connection, Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
+use crate::{
+    Connection, Context, Cq, DctInitAttr, Engine, Gid, Mr, Pd, Qp, QpInitAttr, SrqInitAttr, ToDct,
+};
 
 /// Half a second: on a busy machine a process may not be scheduled for longer than usual timeouts.
 const TIMEOUT: u8 = 17;
@@ -550,23 +552,15 @@ fn fill(link: &AnyPeerLink) {
     }
 }
 
-/// Without a broker no one could send an ACK that there is no space for, should the process end. So
-/// the completion is seen when the ACK has left.
-//= RC-ACK-20 type=test
-#[test]
-fn a_completion_waits_for_an_ack_that_there_is_no_space_for() {
-    let engine = shared_memory_engine(&["near=127.4.0.13", "far=127.4.0.14"]);
-    let (near, far) = (host_on(&engine, "near"), host_on(&engine, "far"));
-    let (a, b) = (&near.qps[0], &far.qps[0]);
-    connect(a, b, &far);
-    connect(b, a, &near);
-    let links = engine.inner.links.peer_links.read().clone();
-    let [near_end, far_end] = ["127.4.0.13", "127.4.0.14"].map(|address| {
-        let local = address.parse::<IpAddr>().expect("an address");
+/// Fills the ring from `far` to `near` while a thread that has to receive from it makes a pause.
+/// Checks that the completion of the message that `send` sends is not seen before the ACK has left.
+fn completion_waits_for_its_ack([near, far]: [&Host; 2], target: &Qp, send: impl FnOnce()) {
+    let links = near.engine.inner.links.peer_links.read().clone();
+    let [near_end, far_end] = [near, far].map(|host| {
+        let local = host.context.gid_entries()[0].gid.to_ip();
         let mut ends = links.iter().filter(|end| end.local() == local);
         ends.next().expect("a link")
     });
-    // A thread that has to receive at the near end makes a pause.
     let pause = &Barrier::new(2);
     let (over, is_over) = mpsc::channel::<()>();
     let paused = move || {
@@ -579,23 +573,16 @@ fn a_completion_waits_for_an_ack_that_there_is_no_space_for() {
         let over = over;
         pause.wait();
         fill(far_end);
-        b.recv_queue().push(7, &[]).expect("posted");
-        let send = SendWr {
-            wr_id: 2,
-            op: SendOp::Send { imm: None },
-            flags: SendFlags::empty(),
-            sges: &[],
-        };
-        a.post_sends(|queue| queue.push(&send)).expect("posted");
+        send();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while b.inner().lock().qp.completions_waiting() == 0 {
+        while target.inner().lock().qp.completions_waiting() == 0 {
             assert!(far.cq.poll_one().is_none());
             assert!(Instant::now() < deadline, "no message");
         }
         for _ in 0..1000 {
             assert!(far.cq.poll_one().is_none(), "its ACK has not left");
         }
-        assert!(a.inner().lock().qp.awaits_acknowledgements());
+        assert!(near.cq.poll_one().is_none());
         drop(over);
         let completion = loop {
             assert!(Instant::now() < deadline, "no completion");
@@ -607,8 +594,125 @@ fn a_completion_waits_for_an_ack_that_there_is_no_space_for() {
             (completion.wr_id, completion.status),
             (7, WcStatus::Success)
         );
-        assert!(!b.inner().lock().tx.has_unsafe_ack);
+        assert!(!target.inner().lock().tx.has_unsafe_ack);
     });
+}
+
+const SEND: SendWr<'static> = SendWr {
+    wr_id: 2,
+    op: SendOp::Send { imm: None },
+    flags: SendFlags::empty(),
+    sges: &[],
+};
+
+/// Without a broker no one could send an ACK that there is no space for, should the process end. So
+/// the completion is seen when the ACK has left.
+//= RC-ACK-20 type=test
+#[test]
+fn a_completion_waits_for_an_ack_that_there_is_no_space_for() {
+    let engine = shared_memory_engine(&["near=127.4.0.13", "far=127.4.0.14"]);
+    let (near, far) = (host_on(&engine, "near"), host_on(&engine, "far"));
+    let (a, b) = (&near.qps[0], &far.qps[0]);
+    connect(a, b, &far);
+    connect(b, a, &near);
+    b.recv_queue().push(7, &[]).expect("posted");
+    completion_waits_for_its_ack([&near, &far], b, || {
+        a.post_sends(|queue| queue.push(&SEND)).expect("posted");
+    });
+}
+
+/// Brings an end of dynamic connections to a state.
+fn bring(qp: &Qp, last: QpState, gid: Gid) {
+    for next in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let rule = transition_rule(qp.qp_type(), qp.state(), next).expect("a transition");
+        let ah_attr = AddressVector {
+            dgid: gid,
+            is_global: true,
+            port_num: 1,
+            ..AddressVector::default()
+        };
+        let attr = QpAttr {
+            qp_state: next.code(),
+            port_num: 1,
+            path_mtu: 3,
+            timeout: TIMEOUT,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ah_attr,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE | rule.required;
+        qp.modify(&attr, mask).expect("the next state");
+        if next == last {
+            return;
+        }
+    }
+}
+
+/// As above, of a message to a target of dynamic connections.
+//= RC-ACK-20 type=test
+#[test]
+fn a_completion_at_a_target_waits_for_its_ack() {
+    const KEY: u64 = 5;
+    let engine = shared_memory_engine(&["near=127.4.0.15", "far=127.4.0.16"]);
+    let (near, far) = (host_on(&engine, "near"), host_on(&engine, "far"));
+    let srq = far.pd.create_srq(SrqInitAttr {
+        max_wr: 4,
+        max_sge: 1,
+        cookie: 0,
+    });
+    let srq = srq.expect("an SRQ");
+    let target = far.pd.create_dct(DctInitAttr {
+        cq: far.cq.clone(),
+        srq: srq.clone(),
+        key: KEY,
+        cookie: 0,
+        has_dct_events: false,
+    });
+    let target = target.expect("a target");
+    let initiator = near.pd.create_qp(QpInitAttr {
+        send_cq: near.cq.clone(),
+        recv_cq: near.cq.clone(),
+        srq: None,
+        cap: QpCap {
+            max_send_wr: 4,
+            ..QpCap::default()
+        },
+        qp_type: QpType::DcInitiator,
+        sq_sig_all: true,
+        cookie: 0,
+    });
+    let initiator = initiator.expect("an initiator");
+    let [near_gid, far_gid] = [&near, &far].map(|host| host.context.gid_entries()[0].gid);
+    bring(&target, QpState::Rtr, near_gid);
+    bring(&initiator, QpState::Rts, far_gid);
+    let to_far = AddressVector {
+        dgid: far_gid,
+        is_global: true,
+        port_num: 1,
+        ..AddressVector::default()
+    };
+    let ah = near.pd.create_ah(&to_far).expect("an address handle");
+    let send = || {
+        let to = ToDct {
+            ah: &ah,
+            dct: target.qp_num(),
+            key: KEY,
+            stream: 0,
+        };
+        srq.recv_queue().push(7, &[]).expect("a receive");
+        let posted = initiator.post_sends(|queue| queue.push_dynamic(&SEND, to, None));
+        posted.expect("posted");
+    };
+    // The first message brings the path about.
+    send();
+    for cq in [&far.cq, &near.cq] {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while cq.poll_one().is_none() {
+            assert!(Instant::now() < deadline, "no completion");
+        }
+    }
+    completion_waits_for_its_ack([&near, &far], &target, send);
 }
 
 /// Datagrams to QP 1 that wait for a thread are dropped beyond a bound. Their senders repeat them.

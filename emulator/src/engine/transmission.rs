@@ -11,7 +11,7 @@ use rocade_transport::{
 
 use super::Nic;
 use super::cx::Cx;
-use super::transmit::{Batch, send_shared, sending};
+use super::transmit::{Batch, sending};
 use crate::faults::HookPoint;
 use crate::link::peer_link::Fragment;
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN, Segments};
@@ -52,11 +52,10 @@ impl Outlet {
     }
 }
 
-/// The route of a batch, and what its first use of shared memory depends on.
+/// The route of a batch.
 struct Way<'w> {
     endpoint: &'w Arc<LocalEndpoint>,
     route: &'w mut TxRoute,
-    first_shm_send: &'w mut bool,
     is_measured: &'w mut bool,
 }
 
@@ -143,7 +142,6 @@ impl<'t> Transmission<'t> {
         let mut way = Way {
             endpoint,
             route,
-            first_shm_send: &mut tx.first_shm_send,
             is_measured: &mut tx.is_measured,
         };
         let is_shared = way.route.live_peer_link().is_some();
@@ -268,22 +266,12 @@ impl<'t> Transmission<'t> {
             Outlet::Held => Ok(false),
             Outlet::Hooked => {
                 let batch = Batch::of(buffer, self.unpublished, remark.unwrap_or_default());
-                let Way {
-                    endpoint,
-                    route,
-                    first_shm_send,
-                    ..
-                } = way;
-                Ok(engine.send_hooked(endpoint, route, first_shm_send, batch, caller))
+                Ok(engine.send_hooked(way.endpoint, way.route, batch, caller))
             }
             Outlet::Ring => {
                 let sending = sending(way.route, len, segment_len, self.unpublished, caller);
-                // A link that has just ended: the packets are lost.
-                let Some(peer_link) = way.route.peer_link() else {
-                    return Ok(true);
-                };
-                let fragments = fragments(buffer, mem);
-                let sent = send_shared(peer_link, way.first_shm_send, fragments, sending)?;
+                // The packets are lost if the link has just ended.
+                let sent = way.route.send_shared(fragments(buffer, mem), sending)?;
                 if !sent {
                     fill(buffer, mem)?;
                 }
@@ -338,8 +326,7 @@ impl<'t> Transmission<'t> {
             let crc = way.route.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
             let batch = Batch::single(segment, false);
-            let (engine, first_shm_send) = (self.engine, &mut *way.first_shm_send);
-            let has_left = engine.put(way.endpoint, way.route, first_shm_send, batch, caller);
+            let has_left = self.engine.put(way.endpoint, way.route, batch, caller);
             if !has_left && is_acknowledgement(segment) {
                 unsent_ack = Some(Box::from(&*segment));
             }

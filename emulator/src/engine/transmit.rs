@@ -15,8 +15,7 @@ use super::{Nic, failures};
 use crate::config::LinkMode;
 use crate::faults::HookPoint;
 use crate::link::Link as _;
-use crate::link::peer_link::{AnyPeerLink, Fragment, PeerLink as _, SendOutcome, Sending};
-use crate::memory::Fault;
+use crate::link::peer_link::{Fragment, Sending};
 use crate::state::{
     Caller, LocalEndpoint, QpCore, QpInner, ServiceReason, TxBacklog, TxRoute, TxState,
     tx_route_for,
@@ -223,15 +222,12 @@ impl Nic {
     /// sent otherwise.
     fn append_unpublished_ack(&self, inner: &QpInner, core: &mut QpCore, cx: Cx<'_>) -> bool {
         let QpCore { qp, tx, .. } = core;
-        let Some((_, tx_route)) = &tx.route else {
+        let Some((_, tx_route)) = &mut tx.route else {
             return false;
         };
-        let Some(peer_link) = tx_route
-            .live_peer_link()
-            .filter(|_| !self.links.hooks.is_active())
-        else {
+        if tx_route.live_peer_link().is_none() || self.links.hooks.is_active() {
             return false;
-        };
+        }
         let Some(ack) = qp.take_lone_ack() else {
             return false;
         };
@@ -241,7 +237,7 @@ impl Nic {
         }
         let (fragment, len) = (iter::once(Fragment::Bytes(&ack)), ack.len());
         let sending = sending(tx_route, len, len, true, cx.caller);
-        let sent = send_shared(peer_link, &mut tx.first_shm_send, fragment, sending);
+        let sent = tx_route.send_shared(fragment, sending);
         qp.note_sent(len);
         self.note_sent(inner, 1, len, true, cx.caller);
         // No registered memory is read.
@@ -327,8 +323,7 @@ impl Nic {
             };
             let is_paced = backlog.is_paced && tx_route.live_peer_link().is_none();
             let held = is_paced && !may_leave();
-            if held || !lost && !self.put(endpoint, tx_route, &mut tx.first_shm_send, batch, caller)
-            {
+            if held || !lost && !self.put(endpoint, tx_route, batch, caller) {
                 return false;
             }
             tx.backlog = None;
@@ -341,19 +336,18 @@ impl Nic {
     pub(super) fn put(
         &self,
         endpoint: &LocalEndpoint,
-        tx_route: &TxRoute,
-        first_shm_send: &mut bool,
+        tx_route: &mut TxRoute,
         batch: Batch<'_>,
         caller: Caller,
     ) -> bool {
-        let Some(peer_link) = tx_route.live_peer_link() else {
+        if tx_route.live_peer_link().is_none() {
             return self.send(endpoint, tx_route, batch.bytes, batch.segment_len);
-        };
+        }
         let fragments = iter::once(Fragment::Bytes(batch.bytes));
         let (len, segment_len) = (batch.bytes.len(), batch.segment_len);
         // No registered memory is read.
         let sending = sending(tx_route, len, segment_len, batch.unpublished, caller);
-        send_shared(peer_link, first_shm_send, fragments, sending).unwrap_or(true)
+        tx_route.send_shared(fragments, sending).unwrap_or(true)
     }
 
     /// Returns false if the socket has no space. Other failures count as packet loss, for the
@@ -433,27 +427,5 @@ pub(super) fn sending(
         after_udp: false,
         wait: caller == Caller::Background,
         unpublished,
-    }
-}
-
-/// Sends a batch through shared memory. Returns false if there is no space. `first_shm_send` as in
-/// [`TxState`].
-#[inline]
-pub(super) fn send_shared<'a>(
-    peer_link: &AnyPeerLink,
-    first_shm_send: &mut bool,
-    batch: impl Iterator<Item = Fragment<'a>>,
-    sending: Sending,
-) -> Result<bool, Fault> {
-    let sending = Sending {
-        after_udp: *first_shm_send,
-        ..sending
-    };
-    let sent = peer_link.send(batch, sending);
-    *first_shm_send &= matches!(sent, SendOutcome::Full | SendOutcome::Fault);
-    match sent {
-        SendOutcome::Fault => Err(Fault),
-        SendOutcome::Full => Ok(false),
-        SendOutcome::Sent | SendOutcome::Ended => Ok(true),
     }
 }

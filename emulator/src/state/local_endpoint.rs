@@ -15,11 +15,12 @@ use rocade_wire::ip::source_port_of_flow_label;
 
 use super::groups::Group;
 use crate::hca::{Hca, Traffic};
-use crate::link::peer_link::{AnyPeerLink, PeerLink as _};
+use crate::link::peer_link::{AnyPeerLink, Fragment, PeerLink as _, SendOutcome, Sending};
 use crate::link::{
     AnyLink, DEFAULT_HOP_LIMIT, Leave, Link as _, Pacer, ReceiverQueue, RxBuffer, Segments,
     UdpTxHandle,
 };
+use crate::memory::Fault;
 use crate::steering::ProcessSlot;
 use crate::tuning::STALLED_NS;
 
@@ -87,6 +88,9 @@ pub(crate) struct TxRoute {
     pub(crate) slot: ProcessSlot,
     /// The shared memory link to that process.
     pub(crate) peer_link: Option<Arc<AnyPeerLink>>,
+    /// Nothing was sent through the shared memory link yet, but perhaps over UDP before. The peer
+    /// has to receive that first.
+    pub(super) first_shm_send: bool,
 }
 
 impl TxRoute {
@@ -100,19 +104,47 @@ impl TxRoute {
         self.peer_link.as_ref()
     }
 
-    /// Uses a shared memory link that matches the path, unless there is one already. Returns true
-    /// if it does.
+    /// Uses a shared memory link that matches the path, unless there is one already.
     pub(super) fn attach_peer_link(
         &mut self,
         endpoint: &LocalEndpoint,
         peer_link: &Arc<AnyPeerLink>,
-    ) -> bool {
-        let takes = self.peer_link.is_none()
-            && peer_link.connects(endpoint.link.local_addr(), self.to, self.slot);
-        if takes {
+    ) {
+        let matches = peer_link.connects(endpoint.link.local_addr(), self.to, self.slot);
+        if self.peer_link.is_none() && matches {
             self.peer_link = Some(Arc::clone(peer_link));
+            self.first_shm_send = true;
         }
-        takes
+    }
+
+    /// Sends a batch through the shared memory link. Returns false if there is no space. Without a
+    /// link, the batch is lost.
+    ///
+    /// # Errors
+    /// [`Fault`]: memory that was to be sent has vanished.
+    #[inline]
+    pub(crate) fn send_shared<'a>(
+        &mut self,
+        batch: impl Iterator<Item = Fragment<'a>>,
+        sending: Sending,
+    ) -> Result<bool, Fault> {
+        let Some(peer_link) = &self.peer_link else {
+            return Ok(true);
+        };
+        let after_udp = self.first_shm_send;
+        let sent = peer_link.send(
+            batch,
+            Sending {
+                after_udp,
+                ..sending
+            },
+        );
+        self.first_shm_send &= matches!(sent, SendOutcome::Full | SendOutcome::Fault);
+        match sent {
+            SendOutcome::Fault => Err(Fault),
+            SendOutcome::Full => Ok(false),
+            SendOutcome::Sent | SendOutcome::Ended => Ok(true),
+        }
     }
 
     /// The shared memory link, unless it has ended.
@@ -253,6 +285,7 @@ impl LocalEndpoint {
                 limit => limit,
             },
             slot,
+            first_shm_send: peer_link.is_some(),
             peer_link,
         })
     }

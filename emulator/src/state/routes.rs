@@ -7,8 +7,8 @@
 //!
 //! The broker decides whether a route uses shared memory. Posting must not wait for the broker: the
 //! background thread requests the answer, and until then the route has no space. When a shared
-//! memory link comes or goes later, the route changes at once, so that datagrams may overtake each
-//! other.
+//! memory link comes later, the route changes at once, and the peer receives first what it got over UDP
+//! before.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
@@ -171,12 +171,16 @@ pub(crate) struct PeerRoutes {
     response_source: Option<(Arc<LocalEndpoint>, AddressVector)>,
     /// The last run was sent through a socket.
     by_socket: bool,
+    /// Routes were dropped, which may have led over UDP and be resolved again.
+    has_dropped: bool,
 }
 
 #[derive(Debug)]
 struct PeerRoute {
     route: Arc<Route>,
     tx_route: TxRoute,
+    /// Packets may have been sent over UDP since the last change of the shared memory link.
+    used_udp: bool,
 }
 
 impl PeerRoutes {
@@ -199,12 +203,18 @@ impl PeerRoutes {
             }
             stay.reserve(stay.len());
             self.peer_routes = stay;
+            self.has_dropped = true;
         }
+        self.insert(route.tag, route);
+    }
+
+    fn insert(&mut self, tag: RouteTag, route: &Arc<Route>) {
         let peer_route = PeerRoute {
             tx_route: route.udp_route.clone(),
             route: Arc::clone(route),
+            used_udp: self.has_dropped,
         };
-        self.peer_routes.insert(route.tag, peer_route);
+        self.peer_routes.insert(tag, peer_route);
     }
 
     /// Sets the local endpoint and the address vector of responses.
@@ -232,12 +242,9 @@ impl PeerRoutes {
     ) {
         if self.peer_routes.len() >= REMEMBERED {
             self.peer_routes.retain(|tag, _| Some(*tag) == needed);
+            self.has_dropped = true;
         }
-        let peer_route = PeerRoute {
-            tx_route: route.udp_route.clone(),
-            route: Arc::clone(route),
-        };
-        self.peer_routes.insert(tag, peer_route);
+        self.insert(tag, route);
     }
 
     /// Returns true if the last run was sent through a socket.
@@ -251,9 +258,14 @@ impl PeerRoutes {
         peer_route.is_none_or(|peer_route| peer_route.route.is_ready.load(Ordering::Acquire))
     }
 
-    /// Returns the route of this tag, through its shared memory link if it has one now.
+    /// Returns the route of this tag for packets to send, through its shared memory link if it has
+    /// one now.
     pub(crate) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<LocalEndpoint>, &mut TxRoute)> {
-        let PeerRoute { route, tx_route } = self.peer_routes.get_mut(&tag)?;
+        let PeerRoute {
+            route,
+            tx_route,
+            used_udp,
+        } = self.peer_routes.get_mut(&tag)?;
         let current = route.peer_link.read();
         let same = match (&*current, &tx_route.peer_link) {
             (Some(new), Some(old)) => Arc::ptr_eq(new, old),
@@ -262,8 +274,10 @@ impl PeerRoutes {
         };
         if !same {
             tx_route.peer_link.clone_from(&current);
+            tx_route.first_shm_send = std::mem::take(used_udp);
         }
         drop(current);
+        *used_udp |= tx_route.live_peer_link().is_none();
         self.by_socket = tx_route.peer_link.is_none();
         Some((&route.endpoint, tx_route))
     }

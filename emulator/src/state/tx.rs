@@ -20,9 +20,6 @@ pub(crate) struct TxState {
     alternate: Option<Box<(Arc<LocalEndpoint>, TxRoute)>>,
     /// The routes of its datagrams.
     pub(crate) peer_routes: Option<Box<PeerRoutes>>,
-    /// The QP has sent no packet through the shared memory link of the route yet, but perhaps over
-    /// UDP.
-    pub(crate) first_shm_send: bool,
     /// The peer has sent something through the shared memory link.
     peer_uses_shm: bool,
     /// Deadline of the pending timer entry of this QP.
@@ -94,7 +91,6 @@ impl TxState {
         self.backlog = None;
         self.has_unsafe_ack = false;
         self.unpublished_ack = None;
-        self.first_shm_send = tx_route.peer_link.is_some();
         self.peer_uses_shm = false;
         self.route = Some((endpoint, tx_route));
         self.journal_slot = None;
@@ -166,7 +162,7 @@ impl TxState {
     /// Makes the paths that match a new shared memory link use it, unless they have one.
     pub(crate) fn attach_peer_link(&mut self, peer_link: &Arc<AnyPeerLink>) {
         if let Some((endpoint, tx_route)) = &mut self.route {
-            self.first_shm_send |= tx_route.attach_peer_link(endpoint, peer_link);
+            tx_route.attach_peer_link(endpoint, peer_link);
         }
         if let Some((endpoint, tx_route)) = self.alternate.as_deref_mut() {
             tx_route.attach_peer_link(endpoint, peer_link);

@@ -472,6 +472,13 @@ impl Target {
         !self.ready.is_empty() || !self.replies.is_empty()
     }
 
+    /// Returns the last positive ACK that waits to be sent to one of the initiators.
+    pub(crate) fn newest_ack(&self) -> Option<(Psn, Msn)> {
+        let sessions = self.ready.iter().rev();
+        let mut sessions = sessions.filter_map(|index| self.sessions[*index].as_ref());
+        sessions.find_map(|session| session.responder.newest_ack())
+    }
+
     /// Appends answers to one initiator.
     pub(crate) fn poll_transmit<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
         while let Some(reply) = self.replies.front() {

@@ -493,11 +493,8 @@ impl RecvSide {
     pub(super) fn newest_ack(&self) -> Option<(Psn, Msn)> {
         match self {
             Self::Reliable(responder) => responder.newest_ack(),
-            Self::None
-            | Self::Connected(_)
-            | Self::Datagrams(_)
-            | Self::Frames(_)
-            | Self::Target(_) => None,
+            Self::Target(target) => target.newest_ack(),
+            Self::None | Self::Connected(_) | Self::Datagrams(_) | Self::Frames(_) => None,
         }
     }
 
