@@ -98,6 +98,21 @@ pub enum WcOpcode {
 }
 
 impl WcOpcode {
+    /// The names, without `IBV_WC_`, of those that fault rules can name.
+    pub const NAMES: &[(&str, Self)] = &[
+        ("SEND", Self::Send),
+        ("RDMA_WRITE", Self::RdmaWrite),
+        ("RDMA_READ", Self::RdmaRead),
+        ("COMP_SWAP", Self::CompSwap),
+        ("FETCH_ADD", Self::FetchAdd),
+        ("BIND_MW", Self::BindMw),
+        ("LOCAL_INV", Self::LocalInv),
+        ("FLUSH", Self::Flush),
+        ("ATOMIC_WRITE", Self::AtomicWrite),
+        ("RECV", Self::Recv),
+        ("RECV_RDMA_WITH_IMM", Self::RecvRdmaWithImm),
+    ];
+
     /// Returns the `ibv_wc_opcode` value. A masked atomic has the value of the plain one.
     #[must_use]
     pub const fn code(self) -> u32 {

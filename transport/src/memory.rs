@@ -81,6 +81,18 @@ pub enum AtomicOp {
     },
 }
 
+impl AtomicOp {
+    /// Returns the new value of 8 bytes whose old value is `old`.
+    #[must_use]
+    pub const fn apply(self, old: u64) -> u64 {
+        match self {
+            Self::CmpSwap { compare, swap } if compare == old => swap,
+            Self::CmpSwap { .. } => old,
+            Self::FetchAdd { add } => old.wrapping_add(add),
+        }
+    }
+}
+
 /// A protection domain, by the number that the owner of the memory gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdTag(pub u32);

@@ -45,20 +45,16 @@ impl CountedOps {
 
     /// Returns the operation of a completion.
     const fn of_completion(opcode: WcOpcode) -> Option<Self> {
-        match opcode {
-            WcOpcode::Send | WcOpcode::Tso => Some(Self::SEND),
-            WcOpcode::RdmaWrite => Some(Self::RDMA_WRITE),
-            WcOpcode::RdmaRead => Some(Self::RDMA_READ),
-            WcOpcode::Recv | WcOpcode::RecvRdmaWithImm => Some(Self::RECV),
-            WcOpcode::CompSwap
-            | WcOpcode::FetchAdd
-            | WcOpcode::MaskedCompSwap
-            | WcOpcode::MaskedFetchAdd
-            | WcOpcode::AtomicWrite
-            | WcOpcode::Flush
-            | WcOpcode::BindMw
-            | WcOpcode::LocalInv
-            | WcOpcode::Umr => None,
+        if matches!(opcode, WcOpcode::Send | WcOpcode::Tso) {
+            Some(Self::SEND)
+        } else if matches!(opcode, WcOpcode::RdmaWrite) {
+            Some(Self::RDMA_WRITE)
+        } else if matches!(opcode, WcOpcode::RdmaRead) {
+            Some(Self::RDMA_READ)
+        } else if matches!(opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+            Some(Self::RECV)
+        } else {
+            None
         }
     }
 

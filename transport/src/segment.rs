@@ -86,34 +86,33 @@ pub(crate) fn execute_local<H: Memory>(
     op: SendOp,
     operands: &mut Option<Box<Operands>>,
 ) -> Result<(), WcStatus> {
-    match op {
-        SendOp::Bind(bind) => cx
+    match (op, operands.as_deref()) {
+        (SendOp::Bind(bind), _) => cx
             .host
             .bind(cx.who, &bind)
             //= WCS-06
             //= MW-05
             .map_err(|_| WcStatus::MwBindErr),
-        SendOp::Invalidate { rkey } => cx.host.invalidate(cx.who, rkey).map_err(|why| match why {
-            //= MW-02
-            AccessError::WrongQp => WcStatus::MwBindErr,
-            //= INV-01
-            AccessError::BadKey
-            | AccessError::WrongPd
-            | AccessError::Permission
-            | AccessError::OutOfRange
-            | AccessError::Fault => WcStatus::LocQpOpErr,
-        }),
+        (SendOp::Invalidate { rkey }, _) => {
+            cx.host.invalidate(cx.who, rkey).map_err(|why| match why {
+                //= MW-02
+                AccessError::WrongQp => WcStatus::MwBindErr,
+                //= INV-01
+                AccessError::BadKey
+                | AccessError::WrongPd
+                | AccessError::Permission
+                | AccessError::OutOfRange
+                | AccessError::Fault => WcStatus::LocQpOpErr,
+            })
+        }
         //= NOP-01
         //= XCW-06
-        SendOp::Nop | SendOp::Wait => Ok(()),
-        SendOp::Enable => match operands.as_deref() {
-            Some(Operands::Enable(queue)) => {
-                queue.release();
-                Ok(())
-            }
-            _ => Err(WcStatus::LocQpOpErr),
-        },
-        SendOp::Fill => match operands.take().map(|operands| *operands) {
+        (SendOp::Nop | SendOp::Wait, _) => Ok(()),
+        (SendOp::Enable, Some(Operands::Enable(queue))) => {
+            queue.release();
+            Ok(())
+        }
+        (SendOp::Fill, _) => match operands.take().map(|operands| *operands) {
             Some(Operands::Fill(fill)) => cx
                 .host
                 .fill(cx.who, fill)
@@ -121,14 +120,7 @@ pub(crate) fn execute_local<H: Memory>(
                 .map_err(|_| WcStatus::MwBindErr),
             _ => Err(WcStatus::LocQpOpErr),
         },
-        SendOp::Send { .. }
-        | SendOp::SendInv { .. }
-        | SendOp::Write { .. }
-        | SendOp::Read { .. }
-        | SendOp::CmpSwap { .. }
-        | SendOp::FetchAdd { .. }
-        | SendOp::Masked { .. }
-        | SendOp::AtomicWrite { .. }
-        | SendOp::Flush { .. } => Err(WcStatus::LocQpOpErr),
+        // It needs operands that it lacks, or a packet.
+        (_, _) => Err(WcStatus::LocQpOpErr),
     }
 }

@@ -16,14 +16,16 @@ enum Kind {
     Confirmed,
     /// The peer responds with data.
     Result,
+    /// The peer responds with the original value of an atomic.
+    Atomic,
     /// This QP, without a packet.
     Local,
 }
 
-/// Defines a row of each operation: its name in texts, its completion opcode, its kind, and the
-/// types of QPs that execute it.
+/// Defines a row of each operation: its `ibv_wr_opcode` value, its name in texts, its completion
+/// opcode, its kind, and the types of QPs that execute it.
 macro_rules! rows {
-    ($($(#[$attr:meta])* $op:ident: $name:literal, $completion:ident, $kind:ident,
+    ($($(#[$attr:meta])* $op:ident = $code:literal: $name:literal, $completion:ident, $kind:ident,
         [$($qp_type:ident)+];)*) => {
         // Each match has constants only, so the compiler makes a test of bits of it.
         impl SendOp {
@@ -67,7 +69,10 @@ macro_rules! rows {
             #[must_use]
             pub const fn needs_response_data(&self) -> bool {
                 match self {
-                    $(Self::$op { .. } => matches!(Kind::$kind, Kind::Result | Kind::Confirmed),)*
+                    $(Self::$op { .. } => matches!(
+                        Kind::$kind,
+                        Kind::Result | Kind::Atomic | Kind::Confirmed
+                    ),)*
                 }
             }
 
@@ -75,7 +80,23 @@ macro_rules! rows {
             #[must_use]
             pub const fn has_result(&self) -> bool {
                 match self {
-                    $(Self::$op { .. } => matches!(Kind::$kind, Kind::Result),)*
+                    $(Self::$op { .. } => matches!(Kind::$kind, Kind::Result | Kind::Atomic),)*
+                }
+            }
+
+            /// Returns true for compare-and-swap and fetch-and-add, masked or not.
+            #[must_use]
+            pub const fn is_atomic(&self) -> bool {
+                match self {
+                    $(Self::$op { .. } => matches!(Kind::$kind, Kind::Atomic),)*
+                }
+            }
+
+            /// Returns the `ibv_wr_opcode` value without immediate data.
+            #[must_use]
+            pub const fn code(&self) -> u32 {
+                match self {
+                    $(Self::$op { .. } => $code,)*
                 }
             }
 
@@ -91,51 +112,44 @@ macro_rules! rows {
 
 rows! {
     //= UC-01 UD-01
-    Send: "SEND", Send, Message, [Rc Uc Ud RawPacket XrcSend DcInitiator];
-    SendInv: "SEND", Send, Message, [Rc XrcSend DcInitiator];
-    Write: "RDMA WRITE", RdmaWrite, Message, [Rc Uc XrcSend DcInitiator];
-    Read: "RDMA READ", RdmaRead, Result, [Rc XrcSend DcInitiator];
-    CmpSwap: "atomic", CompSwap, Result, [Rc XrcSend DcInitiator];
-    FetchAdd: "atomic", FetchAdd, Result, [Rc XrcSend DcInitiator];
-    Masked: "atomic", MaskedCompSwap, Result, [Rc XrcSend DcInitiator];
+    Send = 2: "SEND", Send, Message, [Rc Uc Ud RawPacket XrcSend DcInitiator];
+    SendInv = 9: "SEND", Send, Message, [Rc XrcSend DcInitiator];
+    Write = 0: "RDMA WRITE", RdmaWrite, Message, [Rc Uc XrcSend DcInitiator];
+    Read = 4: "RDMA READ", RdmaRead, Result, [Rc XrcSend DcInitiator];
+    CmpSwap = 5: "atomic", CompSwap, Atomic, [Rc XrcSend DcInitiator];
+    FetchAdd = 6: "atomic", FetchAdd, Atomic, [Rc XrcSend DcInitiator];
+    Masked = 11: "atomic", MaskedCompSwap, Atomic, [Rc XrcSend DcInitiator];
     //= DCU-06 DCU-07
-    AtomicWrite: "ATOMIC WRITE", AtomicWrite, Confirmed, [Rc XrcSend];
-    Flush: "FLUSH", Flush, Confirmed, [Rc XrcSend];
+    AtomicWrite = 15: "ATOMIC WRITE", AtomicWrite, Confirmed, [Rc XrcSend];
+    Flush = 14: "FLUSH", Flush, Confirmed, [Rc XrcSend];
     //= MW-09
-    Bind: "a bind of a memory window", BindMw, Local, [Rc Uc XrcSend DcInitiator];
-    Invalidate: "an invalidation of a key", LocalInv, Local, [Rc Uc XrcSend DcInitiator];
+    Bind = 8: "a bind of a memory window", BindMw, Local, [Rc Uc XrcSend DcInitiator];
+    Invalidate = 7: "an invalidation of a key", LocalInv, Local, [Rc Uc XrcSend DcInitiator];
     //= UMR-19
-    Fill: "a change of an indirect key", Umr, Local, [Rc XrcSend DcInitiator];
+    Fill = 0x66: "a change of an indirect key", Umr, Local, [Rc XrcSend DcInitiator];
     //= XCH-02
-    Nop: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
-    Wait: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
-    Enable: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
+    Nop = 11: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
+    Wait = 11: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
+    Enable = 11: "a work request", Send, Local, [Rc Uc XrcSend DcInitiator];
 }
 
 impl SendOp {
-    /// Returns true for compare-and-swap and fetch-and-add, masked or not.
-    #[must_use]
-    pub const fn is_atomic(&self) -> bool {
-        self.atomic_len().is_some()
+    /// Returns the binary logarithm of the length of an atomic's operand in bytes.
+    pub(crate) const fn atomic_log_size(&self) -> Option<u8> {
+        if let Self::Masked { log_size, .. } = self {
+            Some(*log_size)
+        } else if self.is_atomic() {
+            Some(3)
+        } else {
+            None
+        }
     }
 
     /// Returns the length of an atomic's operand in bytes.
     pub(crate) const fn atomic_len(&self) -> Option<u32> {
-        match self {
-            Self::CmpSwap { .. } | Self::FetchAdd { .. } => Some(8),
-            Self::Masked { log_size, .. } => Some(1 << (*log_size & 7)),
-            Self::Send { .. }
-            | Self::SendInv { .. }
-            | Self::Write { .. }
-            | Self::Read { .. }
-            | Self::AtomicWrite { .. }
-            | Self::Flush { .. }
-            | Self::Bind(_)
-            | Self::Invalidate { .. }
-            | Self::Fill
-            | Self::Nop
-            | Self::Wait
-            | Self::Enable => None,
+        match self.atomic_log_size() {
+            Some(log_size) => Some(1 << (log_size & 7)),
+            None => None,
         }
     }
 

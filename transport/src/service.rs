@@ -15,6 +15,8 @@ pub struct ServiceTraits {
     pub(crate) packets: Service,
     /// True if it has one peer, which `ibv_modify_qp` names.
     pub is_connected: bool,
+    /// True if each request names its destination by address handle, QP number and Q_Key.
+    pub is_datagram: bool,
     /// Attributes that are allowed and have no effect.
     pub(crate) ignored: QpAttrMask,
     /// The queues that may be managed by cross-channel operations.
@@ -38,6 +40,7 @@ const RC: ServiceTraits = ServiceTraits {
     name: "RC",
     packets: Service::Rc,
     is_connected: true,
+    is_datagram: false,
     ignored: QpAttrMask::empty(),
     cross_channel: CrossChannelQueues::Both,
     transport: Some(TransportType::Rc),
@@ -47,6 +50,7 @@ const UC: ServiceTraits = ServiceTraits {
     name: "UC",
     packets: Service::Uc,
     is_connected: true,
+    is_datagram: false,
     ignored: QpAttrMask::empty(),
     cross_channel: CrossChannelQueues::Both,
     transport: Some(TransportType::Uc),
@@ -56,6 +60,7 @@ const UD: ServiceTraits = ServiceTraits {
     name: "UD",
     packets: Service::Ud,
     is_connected: false,
+    is_datagram: true,
     ignored: QpAttrMask::empty(),
     cross_channel: CrossChannelQueues::None,
     transport: None,
@@ -66,6 +71,7 @@ const RAW_PACKET: ServiceTraits = ServiceTraits {
     // Its frames have no BTH. No packet of this service is for a QP.
     packets: Service::Cnp,
     is_connected: false,
+    is_datagram: false,
     ignored: QpAttrMask::empty(),
     cross_channel: CrossChannelQueues::None,
     transport: None,
@@ -76,6 +82,7 @@ const XRC_SEND: ServiceTraits = ServiceTraits {
     //= XRC-02
     packets: Service::Xrc,
     is_connected: true,
+    is_datagram: false,
     //= QPV-07
     ignored: QpAttrMask::MAX_DEST_RD_ATOMIC.union(QpAttrMask::MIN_RNR_TIMER),
     cross_channel: CrossChannelQueues::Send,
@@ -86,6 +93,7 @@ const XRC_RECV: ServiceTraits = ServiceTraits {
     name: "XRC_RECV",
     packets: Service::Xrc,
     is_connected: true,
+    is_datagram: false,
     //= QPV-07
     ignored: QpAttrMask::MAX_QP_RD_ATOMIC
         .union(QpAttrMask::RETRY_CNT)
@@ -98,6 +106,7 @@ const DC_INITIATOR: ServiceTraits = ServiceTraits {
     name: "DCI",
     packets: Service::Dc,
     is_connected: false,
+    is_datagram: false,
     ignored: QpAttrMask::empty(),
     cross_channel: CrossChannelQueues::Send,
     transport: None,
@@ -107,6 +116,7 @@ const DC_TARGET: ServiceTraits = ServiceTraits {
     name: "DCT",
     packets: Service::Dc,
     is_connected: false,
+    is_datagram: false,
     ignored: QpAttrMask::empty(),
     cross_channel: CrossChannelQueues::None,
     transport: None,

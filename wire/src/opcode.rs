@@ -78,6 +78,21 @@ impl Service {
         }
     }
 
+    /// Returns true for datagrams: requests name the sending QP (DETH), and nothing else of a
+    /// connection.
+    #[inline]
+    #[must_use]
+    pub const fn is_datagram(self) -> bool {
+        self.ext()[0].bits() == ExtHeaders::DETH.bits()
+    }
+
+    /// Returns true if the responder acknowledges requests, so that lost packets are retransmitted.
+    #[inline]
+    #[must_use]
+    pub const fn is_acknowledged(self) -> bool {
+        Operation::Acknowledge.is_defined_in(self)
+    }
+
     /// Returns true if masked atomics have the format of NVIDIA's NICs.
     //= XAW-10
     #[inline]

@@ -296,14 +296,12 @@ impl Likeness {
             // In mlx5, an entry consists of whole blocks, and inline data gets the rest of the last
             // one.
             Self::Mlx5 => {
-                let header = match qp_type {
-                    QpType::Rc | QpType::Uc => 192,
-                    QpType::Ud => 64,
-                    QpType::RawPacket
-                    | QpType::XrcSend
-                    | QpType::XrcRecv
-                    | QpType::DcInitiator
-                    | QpType::DcTarget => return asked,
+                let header = if matches!(qp_type, QpType::Rc | QpType::Uc) {
+                    192
+                } else if qp_type.traits().is_datagram {
+                    64
+                } else {
+                    return asked;
                 };
                 let data = (MLX5_INLINE_HEADER + inline).next_multiple_of(SGE_LEN);
                 let entry = header + data.max(sge * SGE_LEN);

@@ -29,21 +29,6 @@ const STATUSES: [(&str, WcStatus); 12] = [
     ("RNR_RETRY_EXC_ERR", WcStatus::RnrRetryExcErr),
 ];
 
-/// The names of the operations of completions, without `IBV_WC_`.
-const OPCODES: [(&str, WcOpcode); 11] = [
-    ("SEND", WcOpcode::Send),
-    ("RDMA_WRITE", WcOpcode::RdmaWrite),
-    ("RDMA_READ", WcOpcode::RdmaRead),
-    ("COMP_SWAP", WcOpcode::CompSwap),
-    ("FETCH_ADD", WcOpcode::FetchAdd),
-    ("BIND_MW", WcOpcode::BindMw),
-    ("LOCAL_INV", WcOpcode::LocalInv),
-    ("FLUSH", WcOpcode::Flush),
-    ("ATOMIC_WRITE", WcOpcode::AtomicWrite),
-    ("RECV", WcOpcode::Recv),
-    ("RECV_RDMA_WITH_IMM", WcOpcode::RecvRdmaWithImm),
-];
-
 /// The effect of a rule on a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionEffect {
@@ -104,7 +89,7 @@ impl CompletionRule {
                 "status" => status = Some(named(word, value, "status", &STATUSES)?),
                 "opcode" => {
                     let names = value.split(',');
-                    let read = names.map(|name| named(word, name, "opcode", &OPCODES));
+                    let read = names.map(|name| named(word, name, "opcode", WcOpcode::NAMES));
                     opcodes = read.collect::<Result<_, _>>()?;
                 }
                 "by" => match duration_ns(value) {
@@ -187,7 +172,7 @@ impl fmt::Display for CompletionRule {
             }
         }
         for (index, opcode) in self.opcodes.iter().enumerate() {
-            let name = OPCODES.iter().find(|(_, known)| known == opcode);
+            let name = WcOpcode::NAMES.iter().find(|(_, known)| known == opcode);
             let separator = if index == 0 { " opcode=" } else { "," };
             write!(f, "{separator}{}", name.map_or("", |(name, _)| name))?;
         }

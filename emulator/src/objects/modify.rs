@@ -207,10 +207,11 @@ impl Qp {
             false => None,
         };
         let leads_to_rtr = leads_to(attr, mask, QpState::Rtr);
-        if leads_to_rtr && matches!(qp_type, QpType::Ud | QpType::DcInitiator) {
+        let is_datagram = qp_type.traits().is_datagram;
+        if leads_to_rtr && (is_datagram || qp_type == QpType::DcInitiator) {
             engine.listen_on(hca)?;
         }
-        if leads_to_rtr && qp_type == QpType::Ud {
+        if leads_to_rtr && is_datagram {
             engine.show_headers();
         }
         let responses = match context.sgid {

@@ -344,7 +344,7 @@ impl Qp {
     //= MC-07
     #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
     pub fn block_own_multicast(&self) -> Result<(), VerbsError> {
-        if self.qp_type() != QpType::Ud {
+        if !self.qp_type().traits().is_datagram {
             return Err(VerbsError::InvalidArgument("not a datagram QP"));
         }
         self.owner.inner.lock().tx.accept_except_self();
@@ -364,7 +364,7 @@ impl Qp {
 
     //= MC-01
     fn check_group(&self, group: Gid) -> Result<(), VerbsError> {
-        if self.qp_type() != QpType::Ud {
+        if !self.qp_type().traits().is_datagram {
             return Err(VerbsError::InvalidArgument("not a datagram QP"));
         }
         if !group.is_multicast() {

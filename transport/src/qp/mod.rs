@@ -523,19 +523,13 @@ impl Qp {
         packet: &Packet<'_>,
         mem: &impl Memory,
     ) {
-        match packet.bth().opcode.service() {
-            Service::Cnp => {
-                self.handle_cnp(now, meta, packet);
-                return;
-            }
-            Service::Ud if self.handle_probe(meta, packet) => return,
-            Service::Rc
-            | Service::Uc
-            | Service::Rd
-            | Service::Ud
-            | Service::Xrc
-            | Service::Dc
-            | Service::Manufacturer => {}
+        let service = packet.bth().opcode.service();
+        if service == Service::Cnp {
+            self.handle_cnp(now, meta, packet);
+            return;
+        }
+        if service == Service::Ud && self.handle_probe(meta, packet) {
+            return;
         }
         if let Some(reason) = self.reject_reason(meta, packet) {
             self.out.counters.drop_packet(reason);

@@ -283,7 +283,7 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
         qp.attr.sq_psn = psn.get();
         qp.send.start(psn);
     }
-    if qp.config.qp_type == QpType::Ud {
+    if qp.config.qp_type.traits().is_datagram {
         //= UD-01
         qp.peer.pmtu = context.active_mtu;
     }

@@ -313,14 +313,11 @@ impl Requester {
         //= XAW-06
         let mut result = [0; 32];
         let big_endian = self.big_endian_results;
-        let len = match (&front.op, headers.atomic_ack) {
-            (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Some(ack)) => {
-                masked::to_memory(&[ack.original, 0, 0, 0], 3, big_endian, &mut result)
-            }
-            (&SendOp::Masked { log_size, .. }, Some(ack)) if log_size <= 3 => {
+        let len = match (front.op.atomic_log_size(), headers.atomic_ack) {
+            (Some(log_size), Some(ack)) if log_size <= 3 => {
                 masked::to_memory(&[ack.original, 0, 0, 0], log_size, big_endian, &mut result)
             }
-            (&SendOp::Masked { log_size, .. }, None)
+            (Some(log_size), None)
                 if log_size > 3 && payload.len() == masked::wire_len(log_size) =>
             {
                 let words = masked::get_words(log_size, payload);

@@ -6,7 +6,7 @@ use rocade_wire::Operation;
 use crate::cx::Cx;
 use crate::memory::{Extent, LocalAccess, Memory};
 use crate::transmit::{Source, TxBuffer};
-use crate::wr::{SendOp, Sge};
+use crate::wr::Sge;
 
 use super::Requester;
 use super::segment::request_head;
@@ -30,21 +30,13 @@ impl Requester {
     ) -> bool {
         let wqe = &self.sq[self.current];
         //= RC-SEG-01
-        let operation = match wqe.op {
-            SendOp::Send { .. } | SendOp::SendInv { .. } => Operation::SendMiddle,
-            SendOp::Write { .. } => Operation::WriteMiddle,
-            SendOp::Read { .. }
-            | SendOp::CmpSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::Masked { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. }
-            | SendOp::Bind(_)
-            | SendOp::Invalidate { .. }
-            | SendOp::Fill
-            | SendOp::Nop
-            | SendOp::Wait
-            | SendOp::Enable => return false,
+        if !wqe.op.is_common() {
+            return false;
+        }
+        let operation = if wqe.op.remote().is_some() {
+            Operation::WriteMiddle
+        } else {
+            Operation::SendMiddle
         };
         let index = wqe.offset_of(self.cursor);
         let left = wqe.packets.saturating_sub(index + 1);

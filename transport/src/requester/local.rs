@@ -21,34 +21,21 @@ impl Requester {
             return false;
         };
         //= MW-06
-        let waits = match wqe.op {
+        let waits = match (wqe.op, wqe.operands.as_deref()) {
             //= RC-WQE-05
             //= INV-05
-            SendOp::Invalidate { .. } => self.started > 0,
-            //= RC-WQE-04
-            //= UMR-16
-            //= NOP-01
-            SendOp::Bind(_) | SendOp::Fill | SendOp::Nop => {
-                wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0
-            }
+            (SendOp::Invalidate { .. }, _) => self.started > 0,
             //= XCE-08
-            SendOp::Enable => false,
+            (SendOp::Enable, _) => false,
             //= XCW-01
             //= XCW-07
             //= XCW-08
-            SendOp::Wait => match wqe.operands.as_deref() {
-                Some(Operands::Wait(condition)) => !condition.holds_for(cx.out.qp_num),
-                _ => false,
-            },
-            SendOp::Send { .. }
-            | SendOp::SendInv { .. }
-            | SendOp::Write { .. }
-            | SendOp::Read { .. }
-            | SendOp::CmpSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::Masked { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. } => true,
+            (SendOp::Wait, Some(Operands::Wait(condition))) => !condition.holds_for(cx.out.qp_num),
+            (SendOp::Wait, _) => false,
+            //= RC-WQE-04
+            //= UMR-16
+            //= NOP-01
+            (op, _) => !op.is_local() || wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0,
         };
         if waits {
             return false;

@@ -222,29 +222,13 @@ impl Requester {
         let Some(wqe) = self.sq.get_mut(self.started) else {
             return false;
         };
-        let (reth, imm) = match wqe.op {
-            SendOp::Send { imm } => (None, imm),
-            SendOp::Write { va, rkey, imm } => (
-                Some(Reth {
-                    va,
-                    rkey,
-                    dma_len: wqe.len,
-                }),
-                imm,
-            ),
-            SendOp::SendInv { .. }
-            | SendOp::Read { .. }
-            | SendOp::CmpSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::Masked { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. }
-            | SendOp::Bind(_)
-            | SendOp::Invalidate { .. }
-            | SendOp::Fill
-            | SendOp::Nop
-            | SendOp::Wait
-            | SendOp::Enable => return false,
+        let (reth, imm) = if let SendOp::Send { imm } = wqe.op {
+            (None, imm)
+        } else if let SendOp::Write { va, rkey, imm } = wqe.op {
+            let dma_len = wqe.len;
+            (Some(Reth { va, rkey, dma_len }), imm)
+        } else {
+            return false;
         };
         let takes_receive = reth.is_none() || imm.is_some();
         if takes_receive && !self.credits.has_space() {

@@ -558,12 +558,7 @@ impl Memory for TestMemory {
         let original = self.remote(who, rkey, va, 8, RemoteAccess::Atomic, |bytes| {
             let bytes = bytes?;
             let original = u64::from_ne_bytes((&*bytes).try_into().expect("8 bytes"));
-            let new = match op {
-                AtomicOp::CmpSwap { compare, swap } if compare == original => swap,
-                AtomicOp::CmpSwap { .. } => original,
-                AtomicOp::FetchAdd { add } => original.wrapping_add(add),
-            };
-            bytes.copy_from_slice(&new.to_ne_bytes());
+            bytes.copy_from_slice(&op.apply(original).to_ne_bytes());
             Ok(original)
         })?;
         self.atomics.set(self.atomics.get() + 1);

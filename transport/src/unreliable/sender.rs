@@ -94,6 +94,7 @@ struct Part {
 pub(crate) struct Sender {
     limits: SendLimits,
     /// The QP is UD: single packets, each with its own destination.
+    qp_type: QpType,
     datagrams: bool,
     sq: VecDeque<Wqe>,
     /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
@@ -119,7 +120,8 @@ impl Sender {
     pub(crate) fn new(limits: SendLimits, qp_type: QpType) -> Self {
         Self {
             limits,
-            datagrams: matches!(qp_type, QpType::Ud),
+            qp_type,
+            datagrams: qp_type.traits().is_datagram,
             sq: VecDeque::new(),
             used: 0,
             unsignaled_done: 0,
@@ -241,12 +243,7 @@ impl Sender {
     ) -> Result<(), PostError> {
         //= UC-01
         //= UD-01
-        let defined = if self.datagrams {
-            wr.op.is_defined_for(QpType::Ud)
-        } else {
-            wr.op.is_defined_for(QpType::Uc)
-        };
-        if !defined {
+        if !wr.op.is_defined_for(self.qp_type) {
             return Err(PostError::UnsupportedOpcode);
         }
         //= UD-03
@@ -509,25 +506,13 @@ impl Sender {
 /// Returns the head of one packet. `own` is the sender's Q_Key and QP number, which a datagram
 /// carries.
 fn head(peer: &Peer, wqe: &Wqe, part: Part, own: (Qkey, Qpn)) -> Head {
-    let (reth, imm) = match wqe.op {
-        SendOp::Write { va, rkey, imm } => {
-            let dma_len = wqe.len;
-            (Some(Reth { va, rkey, dma_len }), imm)
-        }
-        SendOp::Send { imm } => (None, imm),
-        SendOp::SendInv { .. }
-        | SendOp::Read { .. }
-        | SendOp::CmpSwap { .. }
-        | SendOp::FetchAdd { .. }
-        | SendOp::Masked { .. }
-        | SendOp::AtomicWrite { .. }
-        | SendOp::Flush { .. }
-        | SendOp::Bind(_)
-        | SendOp::Invalidate { .. }
-        | SendOp::Fill
-        | SendOp::Nop
-        | SendOp::Wait
-        | SendOp::Enable => (None, None),
+    let (reth, imm) = if let SendOp::Write { va, rkey, imm } = wqe.op {
+        let dma_len = wqe.len;
+        (Some(Reth { va, rkey, dma_len }), imm)
+    } else if let SendOp::Send { imm } = wqe.op {
+        (None, imm)
+    } else {
+        (None, None)
     };
     let operation = data_operation(reth.is_some(), part.first, part.last, ImmOrInv::of(imm));
     let mut head = peer.head(operation, part.psn, part.len as usize);

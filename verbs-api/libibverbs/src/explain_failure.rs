@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use rocade_emulator::{
     AccessError, AccessFlags, FailedSend, Failure, FailureReport, NakCode, Operation,
-    OperationKind, QpType, RefusedKey, RefusedRequest, RemoteAccess, SendOp, WcStatus,
+    OperationKind, RefusedKey, RefusedRequest, RemoteAccess, SendOp, WcStatus,
 };
 
 use crate::diagnostics::Reason;
@@ -145,22 +145,18 @@ fn send_cause(report: &FailureReport<'_>, send: &FailedSend) -> Reason {
 }
 
 fn length_cause(report: &FailureReport<'_>, send: &FailedSend) -> Reason {
-    match report.qp_type {
-        _ if send.op.has_result() => Reason::new(
+    if send.op.has_result() {
+        Reason::new(
             "the response of the peer has another length",
             "set the same path_mtu on both sides",
-        ),
-        QpType::Ud => Reason::new(
+        )
+    } else if report.qp_type.traits().is_datagram {
+        Reason::new(
             "a datagram is at most as long as the active MTU",
             "`ibv_devinfo` shows the active MTU",
-        ),
-        QpType::Rc
-        | QpType::Uc
-        | QpType::RawPacket
-        | QpType::XrcSend
-        | QpType::XrcRecv
-        | QpType::DcInitiator
-        | QpType::DcTarget => Reason::new("a message is at most 2^31 bytes long", ""),
+        )
+    } else {
+        Reason::new("a message is at most 2^31 bytes long", "")
     }
 }
 

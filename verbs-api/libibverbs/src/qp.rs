@@ -216,21 +216,16 @@ fn create_as(
 ) -> Result<New<ibv_qp>, Errno> {
     let pd_state = pd.get()?.inner();
     let send_cq = cq::optional(init.send_cq())?.ok_or_else(no_cq)?;
-    let recv_cq = match qp_type {
-        // An XRC initiator receives nothing.
-        QpType::XrcSend => send_cq.clone(),
-        //= DC-05
-        QpType::DcInitiator => {
-            let recv_cq = cq::optional(init.recv_cq())?;
-            recv_cq.unwrap_or_else(|| send_cq.clone())
-        }
-        QpType::Rc
-        | QpType::Uc
-        | QpType::Ud
-        | QpType::RawPacket
-        | QpType::XrcRecv
-        | QpType::DcTarget => cq::optional(init.recv_cq())?.ok_or_else(no_cq)?,
+    let recv_cq = if qp_type == QpType::XrcSend {
+        // It receives nothing.
+        None
+    } else {
+        cq::optional(init.recv_cq())?
     };
+    //= DC-05
+    let may_lack = matches!(qp_type, QpType::XrcSend | QpType::DcInitiator);
+    let instead = may_lack.then(|| send_cq.clone());
+    let recv_cq = recv_cq.or(instead).ok_or_else(no_cq)?;
     let srq = match init.srq().some() {
         Some(srq) => Some(srq.get()?.inner().srq().clone()),
         None => None,

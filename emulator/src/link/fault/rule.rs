@@ -152,7 +152,7 @@ fn is_called(packet: &Packet<'_>, name: &str) -> bool {
         "ACK" => operation == Operation::Acknowledge && matches!(syndrome, Some(Syndrome::Ack(_))),
         "NAK" => matches!(syndrome, Some(Syndrome::Nak(_))),
         "RNR_NAK" => matches!(syndrome, Some(Syndrome::RnrNak(_))),
-        "ATOMIC" => matches!(operation, Operation::CmpSwap | Operation::FetchAdd),
+        "ATOMIC" => operation.is_atomic(),
         _ => begins(operation.name(), name),
     }
 }

@@ -94,17 +94,6 @@ const fn opcode(opcode: WcOpcode) -> u32 {
         //= XAT-24
         WcOpcode::MaskedCompSwap => IBV_EXP_WC_MASKED_COMP_SWAP,
         WcOpcode::MaskedFetchAdd => IBV_EXP_WC_MASKED_FETCH_ADD,
-        WcOpcode::Send
-        | WcOpcode::RdmaWrite
-        | WcOpcode::RdmaRead
-        | WcOpcode::CompSwap
-        | WcOpcode::FetchAdd
-        | WcOpcode::BindMw
-        | WcOpcode::LocalInv
-        | WcOpcode::Tso
-        | WcOpcode::Flush
-        | WcOpcode::AtomicWrite
-        | WcOpcode::Recv
-        | WcOpcode::RecvRdmaWithImm => opcode.code(),
+        plain => plain.code(),
     }
 }

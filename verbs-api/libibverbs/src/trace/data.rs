@@ -9,11 +9,9 @@ use std::{
 
 use rocade_abi::{
     IBV_QP_DEST_QPN, IBV_QP_PATH_MTU, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_SEND_INLINE,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
-    IBV_WR_DRIVER1, IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
-    exp::send::IBV_EXP_WR_UMR_FILL, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr,
-    ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_cq, ibv_qp, ibv_qp_attr,
+    ibv_qp_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
 };
 use rocade_emulator::{
     Completion, QpType, SendOp, SendWr,
@@ -253,27 +251,14 @@ pub(crate) fn staged(
 
 /// Returns operation code, remote address, rkey and immediate data.
 fn of_op(op: &SendOp) -> (u32, u64, u32, u32) {
-    let number = |imm: &[u8; 4]| u32::from_ne_bytes(*imm);
-    match op {
-        SendOp::Send { imm: None } => (IBV_WR_SEND, 0, 0, 0),
-        SendOp::Send { imm: Some(imm) } => (IBV_WR_SEND_WITH_IMM, 0, 0, number(imm)),
-        SendOp::SendInv { rkey } => (IBV_WR_SEND_WITH_INV, 0, 0, rkey.get()),
-        SendOp::Write { va, rkey, imm } => match imm {
-            None => (IBV_WR_RDMA_WRITE, *va, rkey.get(), 0),
-            Some(imm) => (IBV_WR_RDMA_WRITE_WITH_IMM, *va, rkey.get(), number(imm)),
-        },
-        SendOp::Read { va, rkey } => (IBV_WR_RDMA_READ, *va, rkey.get(), 0),
-        SendOp::CmpSwap { va, rkey, .. } => (IBV_WR_ATOMIC_CMP_AND_SWP, *va, rkey.get(), 0),
-        SendOp::FetchAdd { va, rkey, .. } => (IBV_WR_ATOMIC_FETCH_AND_ADD, *va, rkey.get(), 0),
-        SendOp::AtomicWrite { va, rkey } => (IBV_WR_ATOMIC_WRITE, *va, rkey.get(), 0),
-        SendOp::Flush { va, rkey, .. } => (IBV_WR_FLUSH, *va, rkey.get(), 0),
-        SendOp::Bind(_) => (IBV_WR_BIND_MW, 0, 0, 0),
-        SendOp::Invalidate { .. } => (IBV_WR_LOCAL_INV, 0, 0, 0),
-        SendOp::Fill => (IBV_EXP_WR_UMR_FILL, 0, 0, 0),
-        SendOp::Masked { .. } | SendOp::Nop | SendOp::Wait | SendOp::Enable => {
-            (IBV_WR_DRIVER1, 0, 0, 0)
-        }
+    let (va, rkey) = op.remote().map_or((0, 0), |(va, rkey)| (va, rkey.get()));
+    if let SendOp::Send { imm: Some(imm) } | SendOp::Write { imm: Some(imm), .. } = op {
+        return (op.code() + 1, va, rkey, u32::from_ne_bytes(*imm));
     }
+    if let SendOp::SendInv { rkey } = op {
+        return (op.code(), 0, rkey.get(), 0);
+    }
+    (op.code(), va, rkey, 0)
 }
 
 /// Records the end of `ibv_wr_complete`, which queues all requests or none.

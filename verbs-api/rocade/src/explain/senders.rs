@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use rocade_wire::{Opcode, Operation, Psn, Qpn, Service, Syndrome};
+use rocade_wire::{Opcode, Operation, Psn, Qpn, Syndrome};
 
 use super::{Basis, Finding};
 use crate::ladder::read::Seen;
@@ -69,7 +69,7 @@ fn ports(packets: &[Seen], sent: &[&Seen]) -> Vec<Finding> {
     let mut of_qpn: BTreeMap<(IpAddr, Qpn), BTreeSet<u16>> = BTreeMap::new();
     for seen in &others {
         let bth = &seen.headers.bth;
-        if bth.dest_qp != Qpn::GSI && bth.opcode.service() != Service::Ud {
+        if bth.dest_qp != Qpn::GSI && !bth.opcode.service().is_datagram() {
             let ports = of_qpn.entry((seen.destination, bth.dest_qp)).or_default();
             ports.insert(seen.outside.src_port);
         }
@@ -162,7 +162,7 @@ fn repetitions(sent: &[&Seen]) -> Option<Finding> {
     for seen in sent {
         let bth = &seen.headers.bth;
         let is_request = bth.opcode.operation().is_some_and(Operation::is_request);
-        if is_request && bth.dest_qp != Qpn::GSI && bth.opcode.service() != Service::Ud {
+        if is_request && bth.dest_qp != Qpn::GSI && !bth.opcode.service().is_datagram() {
             let key = (
                 seen.destination,
                 bth.dest_qp,

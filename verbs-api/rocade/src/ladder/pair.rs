@@ -205,7 +205,7 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
 /// Returns true if requesters of the service retransmit lost packets with the same PSN. The PSNs of
 /// datagrams need not be consecutive, in particular if several programs send from one QP 1.
 const fn is_reliable(service: Service) -> bool {
-    !matches!(service, Service::Uc | Service::Ud | Service::Cnp)
+    service.is_acknowledged() || matches!(service, Service::Manufacturer)
 }
 
 fn is_lost_by_note(note: &str) -> bool {
