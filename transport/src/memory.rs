@@ -1,6 +1,6 @@
 //! Access to registered memory.
 
-use rocade_wire::{Lkey, Qpn, Rkey};
+use rocade_wire::{AtomicEth, Lkey, Operation, Qpn, Rkey};
 
 use crate::indirect::Fill;
 use crate::masked::{MaskedOp, WideOperand};
@@ -82,12 +82,25 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
+    /// Returns the operation of a request.
+    pub(crate) fn of(operation: Operation, eth: &AtomicEth) -> Self {
+        if operation == Operation::CmpSwap {
+            Self::CmpSwap {
+                compare: eth.compare,
+                swap: eth.swap_add,
+            }
+        } else {
+            Self::FetchAdd { add: eth.swap_add }
+        }
+    }
+
     /// Returns the new value of 8 bytes whose old value is `old`.
     #[must_use]
     pub const fn apply(self, old: u64) -> u64 {
         match self {
             Self::CmpSwap { compare, swap } if compare == old => swap,
             Self::CmpSwap { .. } => old,
+            //= ATM-06
             Self::FetchAdd { add } => old.wrapping_add(add),
         }
     }

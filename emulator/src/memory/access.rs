@@ -251,13 +251,11 @@ pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<Result<u64, Fault>> {
     let _narrow = WIDE.read();
     let mut original = 0;
     let executed = at_once(span, || {
-        original = match op {
-            AtomicOp::CmpSwap { compare, swap } => target
-                .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
-                .unwrap_or_else(|found| found),
-            //= ATM-06
-            AtomicOp::FetchAdd { add } => target.fetch_add(add, Ordering::SeqCst),
-        };
+        // It writes in any case, as the processor's compare-and-swap does.
+        let changed = target.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |old| {
+            Some(op.apply(old))
+        });
+        original = changed.unwrap_or_else(|old| old);
     });
     Some(executed.map(|()| original))
 }

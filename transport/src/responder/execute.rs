@@ -247,16 +247,8 @@ impl Responder {
         if !eth.va.is_multiple_of(8) {
             return Err(RequestRefusal::INVALID_REQUEST);
         }
-        let op = if operation == Operation::CmpSwap {
-            AtomicOp::CmpSwap {
-                compare: eth.compare,
-                swap: eth.swap_add,
-            }
-        } else {
-            AtomicOp::FetchAdd { add: eth.swap_add }
-        };
         let original = mem
-            .atomic_remote(who, eth.rkey, eth.va, op)
+            .atomic_remote(who, eth.rkey, eth.va, AtomicOp::of(operation, &eth))
             .map_err(|_| RequestRefusal::ACCESS)?;
         self.save(Saved::Atomic {
             psn: headers.bth.psn,
