@@ -187,11 +187,7 @@ impl Memory for Inferred {
         let mut bytes = [0; 8];
         self.read_remote(who, rkey, va, &mut bytes)?;
         let original = u64::from_ne_bytes(bytes);
-        let new = match op {
-            AtomicOp::CmpSwap { compare, swap } if compare == original => swap,
-            AtomicOp::CmpSwap { .. } => original,
-            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
-        };
+        let new = op.apply(original);
         self.write_remote(who, rkey, va, &new.to_ne_bytes())?;
         Ok(original)
     }
