@@ -9,22 +9,13 @@
 mod common;
 
 use common::datagrams::{
-    GRH, QKEY, address, completions, create, create_with, to_rts, ud, wait, wr,
+    GRH, QKEY, address, completions, create, create_with, send_to, to_rts, ud, wait, wr,
 };
 use common::{ALL_ACCESS, Side, engine, pattern};
 use rocade_emulator::{
     AddressVector, Ah, Connection, Datagram, DropReason, Gid, PostError, Psn, Qkey, Qp, QpAttr,
     QpAttrMask, QpState, QpType, Qpn, SendOp, SendWr, SrqInitAttr, VerbsError, WcFlags, WcStatus,
 };
-
-fn send_to(qp: &Qp, ah: &Ah, dest: &Qp, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-    let to = Datagram {
-        ah,
-        dest_qp: dest.qp_num(),
-        qkey: Qkey::new(QKEY),
-    };
-    qp.post_sends(|queue| queue.push_datagram(wr, to, None))
-}
 
 /// Two sides with a datagram QP each, and an address handle from the first to the second.
 fn pair(a: &str, b: &str) -> (Side, Side, Qp, Qp, Ah) {

@@ -649,7 +649,7 @@ fn bring(qp: &Qp, last: QpState, gid: Gid) {
     }
 }
 
-/// As above, of a message to a target of dynamic connections.
+/// A message to a target of dynamic connections, without a broker too.
 //= RC-ACK-20 type=test
 #[test]
 fn a_completion_at_a_target_waits_for_its_ack() {

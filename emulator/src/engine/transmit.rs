@@ -27,7 +27,7 @@ use crate::trace;
 pub(crate) struct Batch<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) segment_len: usize,
-    /// See [`AnyPeerLink::send`].
+    /// See [`Sending`].
     pub(crate) unpublished: bool,
     /// A comment for the capture, or an empty text.
     pub(crate) remark: &'a str,

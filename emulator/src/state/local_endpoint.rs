@@ -88,8 +88,8 @@ pub(crate) struct TxRoute {
     pub(crate) slot: ProcessSlot,
     /// The shared memory link to that process.
     pub(crate) peer_link: Option<Arc<AnyPeerLink>>,
-    /// Nothing was sent through the shared memory link yet, but perhaps over UDP before. The peer
-    /// has to receive that first.
+    /// The next batch is the first one through the shared memory link, and there may have been
+    /// packets over UDP before. The peer has to receive those first.
     pub(super) first_shm_send: bool,
 }
 

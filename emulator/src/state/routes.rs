@@ -7,7 +7,7 @@
 //!
 //! The broker decides whether a route uses shared memory. Posting must not wait for the broker: the
 //! background thread requests the answer, and until then the route has no space. When a shared
-//! memory link comes later, the route changes at once, and the peer receives first what it got over UDP
+//! memory link comes later, the route changes at once. The peer receives first what came over UDP
 //! before.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};

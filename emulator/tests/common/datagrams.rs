@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rocade_emulator::{
     AddressVector, Ah, Completion, Datagram, Gid, Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr,
-    QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Srq,
+    QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Srq, VerbsError,
 };
 
 use super::Side;
@@ -75,6 +75,16 @@ pub fn wr<'a>(wr_id: u64, sges: &'a [rocade_emulator::Sge]) -> SendWr<'a> {
         flags: SendFlags::SIGNALED,
         sges,
     }
+}
+
+/// Posts a datagram to the QP `dest`.
+pub fn send_to(qp: &Qp, ah: &Ah, dest: &Qp, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+    let to = Datagram {
+        ah,
+        dest_qp: dest.qp_num(),
+        qkey: Qkey::new(QKEY),
+    };
+    qp.post_sends(|queue| queue.push_datagram(wr, to, None))
 }
 
 /// Waits until `done`, polling an empty CQ of `side`.

@@ -8,17 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rocade_transport::{SendOp, WcStatus};
-use rocade_wire::{Qkey, Qpn};
 
 use super::wiring::{engine_with_link, was_woken};
 use crate::config::EngineConfig;
-use crate::engine::pending::common::datagrams::{QKEY, address, ud, wr};
+use crate::engine::pending::common::datagrams::{address, send_to, ud, wr};
 use crate::engine::pending::common::{self, Side};
 use crate::link::LocalAddr;
 use crate::link::peer_link::{AnyPeerLink, PeerLink as _, PeerLinkOffer, PeerReceiver as _};
 use crate::link::shm::create;
 use crate::steering::ProcessSlot;
-use crate::{Ah, Datagram, Qp};
 
 /// Returns both ends of a link, as the broker offers it to two processes.
 fn link_between(sides: [&Side; 2], addresses: [&str; 2]) -> [Arc<AnyPeerLink>; 2] {
@@ -83,21 +81,9 @@ fn queue_pairs_use_udp_until_the_peer_receives_from_the_link() {
     assert_eq!(shared(), 1);
 }
 
-/// Sends a datagram to a QP, which does not accept any.
-fn send_datagram(side: &Side, from: &Qp, ah: &Ah, dest_qp: Qpn) {
-    let to = Datagram {
-        ah,
-        dest_qp,
-        qkey: Qkey::new(QKEY),
-    };
-    let posted = from.post_sends(|queue| queue.push_datagram(&wr(1, &[]), to, None));
-    posted.expect("posted");
-    assert_eq!(side.completion().status, WcStatus::Success);
-}
-
-/// What a queue pair sends first through a link must not overtake what it has sent over UDP: an
-/// acknowledgement that comes before older responses makes the sender repeat requests, perhaps to a
-/// process that has ended meanwhile.
+/// The first packets through a link must not overtake those that were sent over UDP. If an
+/// acknowledgement comes before older responses, the sender repeats requests, perhaps to a process
+/// that has ended meanwhile.
 #[test]
 fn the_first_packets_through_a_link_come_after_those_over_udp() {
     let addresses = ["127.4.0.77", "127.4.0.78"];
@@ -105,7 +91,11 @@ fn the_first_packets_through_a_link_come_after_those_over_udp() {
     let [near, far] = link_between([&a, &b], addresses);
     let (early, late) = (ud(&a), ud(&a));
     let ah = a.pd.create_ah(&address(b.gid())).expect("a handle");
-    let send = |from: &Qp| send_datagram(&a, from, &ah, b.qp.qp_num());
+    // The destination accepts no datagrams.
+    let send = |from: &_| {
+        send_to(from, &ah, &b.qp, &wr(1, &[])).expect("posted");
+        assert_eq!(a.completion().status, WcStatus::Success);
+    };
     let next_is_after_udp = || {
         let mut receiver = far.receiver();
         let is_after_udp = receiver.is_after_udp();
