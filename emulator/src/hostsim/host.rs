@@ -13,6 +13,8 @@ use super::schedule::{Places, Process, Schedule, Shared, State, Turn, lock};
 use super::{Marks, connecting};
 use crate::broker::hostsim::brokers::{Brokers, expire, until_closed};
 
+/// Turns before a process may be killed at a place.
+const FIRST_DEATH: u64 = 20;
 /// Virtual time after which a host has to be at rest, in ns. Longer than all retries, also those of
 /// the connection manager.
 const LIMIT_NS: u64 = 200_000_000_000;
@@ -69,6 +71,8 @@ pub(super) struct Host {
     stopped_until: u64,
     /// Turn after which the process of a strike is killed.
     strike_at: Option<u64>,
+    /// Turns that are left to the process which is killed at a place.
+    visits_left: u64,
     last: Option<usize>,
     /// Time until which something was left to do.
     settled_at: u64,
@@ -100,6 +104,7 @@ impl Host {
             frozen: None,
             stopped_until: 0,
             strike_at: None,
+            visits_left: plan.place_of_death.map_or(0, |place| place.visits),
             last: None,
             settled_at: begin,
             deaths: Vec::new(),
@@ -183,7 +188,27 @@ impl Host {
             }
             self.turn(now)?;
             self.kill_doomed()?;
+            self.kill_at_place()?;
         }
+    }
+
+    /// Kills the process whose turn has ended at the place of the plan.
+    fn kill_at_place(&mut self) -> Result<(), String> {
+        let Some(of_plan) = self.board.plan.place_of_death else {
+            return Ok(());
+        };
+        let Some((process, group)) = self.schedule.place_of_last_turn() else {
+            return Ok(());
+        };
+        if self.visits_left == 0 || group != of_plan.group || self.schedule.turns < FIRST_DEATH {
+            return Ok(());
+        }
+        self.visits_left -= 1;
+        if self.visits_left > 0 {
+            return Ok(());
+        }
+        self.board.mark("a process is killed at a place");
+        self.act(Act::Kill(process))
     }
 
     /// Kills a process that has sent as many datagrams as the plan says.

@@ -106,6 +106,19 @@ pub(super) struct Strike {
     pub(super) turns: u64,
 }
 
+/// Number of groups of places in the code, of which each has a few.
+pub(super) const PLACE_GROUPS: u32 = 128;
+
+/// The place at which a process is killed. Without it, most deaths are where threads are often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlaceOfDeath {
+    /// Group of places, below [`PLACE_GROUPS`].
+    pub(super) group: u32,
+    /// Number of turns that end at a place of the group, the last of them that of the killed
+    /// process.
+    pub(super) visits: u64,
+}
+
 /// The plan of a seed.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -120,6 +133,7 @@ pub(super) struct Plan {
     pub(super) strike: Option<Strike>,
     /// A process that is killed right after it has sent so many datagrams.
     pub(super) last_datagram: Option<(usize, u64)>,
+    pub(super) place_of_death: Option<PlaceOfDeath>,
     /// Events, by the turn at which they happen.
     pub(super) acts: Vec<(u64, Act)>,
 }
@@ -213,6 +227,7 @@ impl Plan {
             connections,
             strike: None,
             last_datagram: None,
+            place_of_death: None,
             acts: Vec::new(),
         }
     }
@@ -329,6 +344,10 @@ impl Plan {
         });
         let mut acts: Vec<_> = acts.collect();
         acts.sort_by_key(|(at, _)| *at);
+        let place_of_death = (below(4) == 0).then(|| PlaceOfDeath {
+            group: u32::try_from(below(PLACE_GROUPS as usize)).unwrap_or(0),
+            visits: [1, 1, 2, 5, 20][below(5)],
+        });
         Self {
             seed,
             udp,
@@ -337,6 +356,7 @@ impl Plan {
             connections,
             strike,
             last_datagram: None,
+            place_of_death,
             acts,
         }
     }
@@ -367,6 +387,9 @@ impl Plan {
         }
         if self.last_datagram.is_some() {
             try_with(&|plan| plan.last_datagram = None);
+        }
+        if self.place_of_death.is_some() {
+            try_with(&|plan| plan.place_of_death = None);
         }
         if self.strike.is_some() {
             try_with(&|plan| plan.strike = None);

@@ -112,7 +112,8 @@ fn receives_of(plan: &Plan, process: usize) -> u32 {
         let service = plan.connections[at].service;
         service.traits().is_reliable
     };
-    let has_deaths = plan.strike.is_some() || plan.last_datagram.is_some();
+    let has_deaths =
+        plan.strike.is_some() || plan.last_datagram.is_some() || plan.place_of_death.is_some();
     let is_calm = plan.acts.is_empty() && !has_deaths && pooled.clone().all(are_reliable);
     let of_end = |(at, end): (usize, usize)| {
         let connection = &plan.connections[at];

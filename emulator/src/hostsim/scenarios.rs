@@ -60,6 +60,7 @@ fn play(
                 connections: connections.to_vec(),
                 strike: None,
                 last_datagram: None,
+                place_of_death: None,
                 acts: acts(FIRST_TURN + schedule * TURNS_BETWEEN),
             };
             match Host::new(&plan).run() {

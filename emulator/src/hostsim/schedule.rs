@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::delivery::Delivery;
 use super::own_thread::{Killed, OwnThread};
+use super::plan::PLACE_GROUPS;
 use crate::broker::hostsim::brokers::HostProcess;
 use crate::broker::hostsim::handover::{Receiver, Sender, channel};
 use crate::random::Random;
@@ -352,6 +353,18 @@ impl Schedule {
         });
         self.take_spawned();
         Ok(())
+    }
+
+    /// Returns the process of the last turn, and the group of the place at which it has ended.
+    pub(super) fn place_of_last_turn(&self) -> Option<(usize, u32)> {
+        let turn = self.steps.last()?;
+        let place = turn.place?;
+        let bytes = place.file().bytes().chain(place.line().to_le_bytes());
+        // FNV-1a.
+        let hash = bytes.fold(0x811c_9dc5, |hash: u32, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
+        Some((self.threads[turn.thread].process, hash % PLACE_GROUPS))
     }
 
     /// Returns the last turns that did more than look for work in vain, with their times.
