@@ -181,6 +181,7 @@ impl Requester {
             if front.op.needs_response_data() {
                 //= RC-REQ-04
                 reached = Reached::MissingResponse;
+                self.note_executed(target);
                 break;
             }
             if front.offset_of(target) >= front.packets {
@@ -195,6 +196,26 @@ impl Requester {
             self.on_progress(cx.now, cost_before);
         }
         reached
+    }
+
+    /// Notes that the peer has executed everything before `target`, although a response is missing.
+    #[cold]
+    fn note_executed(&mut self, target: Psn) {
+        let before = self.executed_before.get_or_insert(target);
+        if target.diff(*before) > 0 {
+            *before = target;
+        }
+    }
+
+    /// Acknowledges what the peer is known to have executed behind a response that was missing. The
+    /// ACK is not repeated if the peer has ended since, or its queue pair has failed.
+    #[cold]
+    fn acknowledge_executed<H>(&mut self, cx: &mut Cx<'_, H>, target: Psn) {
+        self.executed_before = None;
+        if target.diff(self.una) > 0 {
+            // If another response is missing, this notes `target` again.
+            self.acknowledge_before(cx, target);
+        }
     }
 
     /// Acknowledges whole messages until the oldest one contains `psn`.
@@ -350,6 +371,9 @@ impl Requester {
             self.set_una(psn.next());
         }
         self.on_progress(cx.now, cost_before);
+        if let Some(target) = self.executed_before {
+            self.acknowledge_executed(cx, target);
+        }
     }
 
     #[inline]

@@ -206,6 +206,9 @@ pub(crate) struct Requester {
     /// The PSN at which the last sequence NAK, real or implied, moved transmission back. One loss
     /// is handled once.
     went_back_at: Option<Psn>,
+    /// The PSN up to which the peer has executed everything, as an ACK has told that came before
+    /// the response to an older READ or atomic.
+    executed_before: Option<Psn>,
     /// The packets that had been sent before the ACK timeout that moved transmission back.
     rewound: Option<Box<Rewound>>,
     /// The packet whose round-trip time is measured.
@@ -258,6 +261,7 @@ impl Requester {
             timeouts_in_a_row: 0,
             rnr_until: None,
             went_back_at: None,
+            executed_before: None,
             rewound: None,
             timed: None,
             failed: None,

@@ -350,6 +350,29 @@ fn an_acknowledgement_beyond_a_read_is_an_implied_nak() {
     assert_eq!(psns, [0, 1, 2, 1, 2]);
 }
 
+/// Checks that an ACK counts although a response before it arrives later: the peer may have ended
+/// since, and does not repeat it.
+//= RC-REQ-04 type=test
+#[test]
+fn an_acknowledgement_that_overtakes_a_response_counts_once_that_arrives() {
+    let mut pair = Pair::default();
+    let there = register(&pair, Side::B, 100);
+    pair.set_network(|_| Delivery::Drop);
+    for (id, op) in [read, write, read, write].into_iter().enumerate() {
+        pair.send(Side::A, id as u64, op(&there), &[]);
+    }
+    pair.drain_both();
+    let mut completed_after = |operation, psn| {
+        pair.inject(Side::A, &response(operation, psn, 0x1f));
+        statuses(&pair.take_completions(Side::A))
+    };
+    assert_eq!(completed_after(Operation::Acknowledge, 3), []);
+    let first = completed_after(Operation::ReadResponseOnly, 0);
+    assert_eq!(first, [(0, OK), (1, OK)], "up to the next READ");
+    let second = completed_after(Operation::ReadResponseOnly, 2);
+    assert_eq!(second, [(2, OK), (3, OK)]);
+}
+
 /// Checks that one loss, reported by many packets, costs one retry.
 #[test]
 fn a_loss_is_counted_once() {
