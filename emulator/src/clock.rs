@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rocade_transport::Time;
 
@@ -15,6 +16,35 @@ const ORIGIN_NS: u64 = 1_000_000_000;
 const CALIBRATION_NS: u64 = 200;
 /// Most attempts at a simultaneous pair. The best one counts.
 const CALIBRATIONS: u32 = 16;
+
+/// The time at which something began. It is virtual for a thread of a simulated host.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    begin_ns: u64,
+}
+
+impl Stopwatch {
+    /// Starts measuring.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { begin_ns: now_ns() }
+    }
+
+    /// Returns the time since the start.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(now_ns().saturating_sub(self.begin_ns))
+    }
+}
+
+/// Returns the time of the calling thread.
+fn now_ns() -> u64 {
+    #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
+    if let Some(time) = turn::time() {
+        return time.load(Ordering::Relaxed);
+    }
+    sys::monotonic_ns()
+}
 
 /// A monotonic clock in nanoseconds since the engine was created.
 ///
@@ -32,7 +62,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        #[cfg(all(test, not(loom)))]
+        #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
         if let Some(time) = turn::time() {
             return Self::simulated(time);
         }

@@ -25,7 +25,7 @@ impl CpuIdle {
     /// Returns true if there are at least as many processors as runnable threads. Pollers call this
     /// too, so it is not a cancellation point.
     pub(crate) fn has_idle_processors(&mut self, now: Time) -> bool {
-        #[cfg(all(test, not(loom)))]
+        #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
         if let Some(schedule) = crate::sync::turn::own() {
             return schedule.random().is_multiple_of(2);
         }

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::OnceLock;
 
 use crate::failure::named;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 use crate::sync::turn;
 use crate::sys;
 
@@ -105,7 +105,7 @@ impl CpuSet {
 }
 
 /// Keeps the calling thread, and those that it starts, on one processor, if the system permits.
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 pub(crate) fn stay_on_one_cpu() {
     let mut one = CpuSet::of(0).unwrap_or(CpuSet::ALL);
     let mut words = one.0.iter_mut();
@@ -347,7 +347,7 @@ pub fn spawn_thread(
 /// # Errors
 /// The system has no more threads.
 pub(crate) fn spawn_detached(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
     if let Some(schedule) = turn::own() {
         let name = name.strip_prefix("rocade-").unwrap_or("background");
         schedule.spawn(name, Box::new(run));

@@ -46,6 +46,8 @@ mod objects;
 pub mod probe;
 pub mod random;
 mod raw;
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
+pub mod simulated_host;
 mod state;
 pub mod statistics;
 pub mod steering;
@@ -59,6 +61,7 @@ mod xrc_shared;
 #[cfg(all(test, not(loom)))]
 extern crate self as rocade_emulator;
 
+pub use clock::Stopwatch;
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, Likeness, LinkMode};
 pub use counters::EngineCounters;
 pub use engine::Engine;
@@ -91,4 +94,6 @@ pub use state::{
     AsyncEvent, AsyncEventKind, CounterUnit, CounterValue, EventElement, EventWaiter, FileId,
     WaitStep, XrcdInitAttr,
 };
+#[doc(hidden)]
+pub use sys::hand_over_until_readable;
 pub use sys::{FileSizeErrors, IgnoredInterrupts};

@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 #[must_use]
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
     if let Some(schedule) = crate::sync::turn::own() {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&schedule.random().to_ne_bytes()[..chunk.len()]);

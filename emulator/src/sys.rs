@@ -372,6 +372,14 @@ pub(crate) fn is_ready_now(entry: &mut libc::pollfd) -> bool {
     ready > 0
 }
 
+/// Hands over until the descriptor is readable, in a thread of a simulated host. Returns the time
+/// for which any other thread has to wait.
+#[doc(hidden)]
+#[must_use]
+pub fn hand_over_until_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Duration {
+    turn::wait_for(&[poll_readable(fd)], Some(timeout)).unwrap_or(timeout)
+}
+
 /// Returns true if the descriptor has `O_NONBLOCK`.
 pub(crate) fn is_nonblocking(fd: RawFd) -> bool {
     // SAFETY: no pointers.
@@ -606,7 +614,7 @@ impl PollSet {
 
 /// Replaces shared memory of a simulated process by memory of its own, so that others see nothing
 /// of it any more. A later unmapping removes that.
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 pub(crate) fn detach_memory(start: usize, len: usize) {
     // SAFETY: the range is mapped, and holds atomics and bytes for which zero is valid. Its owner
     // does not run.

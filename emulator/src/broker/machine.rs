@@ -52,8 +52,8 @@ pub(super) struct ThisMachine(Clock);
 
 impl ThisMachine {
     pub(super) fn shared() -> Arc<dyn Machine> {
-        #[cfg(all(test, not(loom)))]
-        if let Some(machine) = super::hostsim::brokers::machine() {
+        #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
+        if let Some(machine) = super::simulated::brokers::machine() {
             return machine;
         }
         Arc::new(Self(Clock::new()))

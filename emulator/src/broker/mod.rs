@@ -50,7 +50,7 @@ mod faults;
 mod group;
 mod gsi;
 #[cfg(all(test, not(loom)))]
-pub(crate) mod hostsim;
+mod hostsim;
 mod identity;
 mod link;
 mod machine;
@@ -59,6 +59,8 @@ mod protocol;
 mod relay;
 mod server;
 mod service;
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
+pub(crate) mod simulated;
 mod slots;
 mod start;
 mod statistics;

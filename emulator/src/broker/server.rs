@@ -38,6 +38,8 @@ pub(super) mod start;
 mod statistics;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
+mod turns;
 #[cfg(all(test, not(loom)))]
 pub(super) mod view;
 mod xrc;

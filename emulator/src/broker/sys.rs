@@ -216,7 +216,7 @@ fn set_timer(timer: RawFd, time: Option<Duration>) {
 }
 
 /// Lets a timer of a simulated process expire, and waits until it has.
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 pub(crate) fn expire(timer: RawFd) {
     set_timer(timer, Some(Duration::ZERO));
     let mut fds = [libc::pollfd {

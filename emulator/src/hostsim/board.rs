@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::plan::{PROCESSES, Plan, address_of};
-use super::schedule::lock;
 use super::services::Service;
 use super::{Marks, connecting};
+use crate::simulated_host::schedule::lock;
 use crate::{Gid, Qpn, Rkey, Srqn, WcStatus};
 
 /// The mark of a broker's death.

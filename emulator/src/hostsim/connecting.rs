@@ -7,7 +7,7 @@ use super::board::{Board, End, Notes, other};
 use super::objects::Objects;
 use super::plan::{self, Ending};
 use super::program::Program;
-use crate::broker::hostsim::brokers;
+use crate::broker::simulated::brokers;
 use crate::cm::{CmChannel, CmEvent, CmEventKind, CmId, CmParam, ConnParam, PortSpace, RejReason};
 use crate::sync::turn;
 use crate::{QpState, QpType};
@@ -192,7 +192,7 @@ fn param(objects: &Objects, end: End) -> ConnParam {
 fn address_of(board: &Board, end: End) -> SocketAddr {
     let address = plan::address_of(board.process_of(end));
     let port = PORT + u16::try_from(end.0).unwrap_or(0);
-    SocketAddr::new(brokers::address(address).ip(), port)
+    SocketAddr::new(brokers::address_of(address).ip(), port)
 }
 
 /// Returns true if an end waits for an event of the connection manager while the process of its

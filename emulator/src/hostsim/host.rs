@@ -1,17 +1,17 @@
 //! A host: its brokers, its processes with engines, and the events of a plan.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::board::{BROKER_ENDED, BROKER_KILLED, Board, End};
-use super::plan::{Act, PROCESSES, Plan, SUCCESSOR};
+use super::plan::{Act, PLACE_GROUPS, PROCESSES, Plan, SUCCESSOR};
 use super::program;
-use super::schedule::{Places, Process, Schedule, Shared, State, Turn, lock};
 use super::{Marks, connecting};
-use crate::broker::hostsim::brokers::{Brokers, expire, until_closed};
+use crate::broker::simulated::brokers::until_closed;
+use crate::simulated_host::schedule::{Places, Process, Turn};
+use crate::simulated_host::stage::{Stage, Turned};
 
 /// Turns before a process may be killed at a place.
 const FIRST_DEATH: u64 = 20;
@@ -25,18 +25,6 @@ const REST_NS: u64 = 100_000_000;
 const FROZEN_NS: u64 = 8_000_000_000;
 /// Most turns of a run.
 const MOST_TURNS: u64 = 400_000;
-/// Most of the time that passes while all threads only look for work, in ns.
-const IDLE_NS: u64 = 20_000;
-/// Number of such turns until that time doubles.
-const IDLE_TURNS: u32 = 16;
-/// Most of such turns that count.
-const MOST_IDLE_TURNS: u32 = 6 * IDLE_TURNS;
-/// Number of such turns that one with work outweighs.
-const TURNS_OF_WORK: u32 = 3;
-/// Most of the time that a turn takes, in ns. Most turns are short.
-const TURN_NS: [u64; 4] = [500, 500, 2_000, 50_000];
-/// Most of the time that a turn takes if processors are idle, in ns.
-const QUICK_TURN_NS: u64 = 700;
 /// A peer that is stopped longer may be taken for a dead one, in ns.
 const LONG_STOP_NS: u64 = 100_000_000;
 /// Number of turns that a failure tells.
@@ -61,27 +49,20 @@ pub(super) struct Outcome {
 
 /// A host that runs a plan.
 pub(super) struct Host {
-    brokers: Brokers,
-    schedule: Schedule,
-    processes: BTreeMap<usize, Arc<Process>>,
+    stage: Stage,
     board: Arc<Board>,
     begin: u64,
     frozen: Option<Frozen>,
-    /// Time until which a process is stopped.
-    stopped_until: u64,
     /// Turn after which the process of a strike is killed.
     strike_at: Option<u64>,
     /// Turns that are left to the process which is killed at a place.
     visits_left: u64,
-    last: Option<usize>,
     /// Time until which something was left to do.
     settled_at: u64,
     /// Texts about the processes that were killed.
     deaths: Vec<String>,
     /// The events that are left, by their turns.
     acts: VecDeque<(u64, Act)>,
-    /// Number of turns in which threads only looked for work, less those with work.
-    idle_turns: u32,
 }
 
 impl Host {
@@ -91,25 +72,18 @@ impl Host {
 
     /// Makes a host whose processes write their packets to a file when they end.
     pub(super) fn captured(plan: &Plan, capture: Option<PathBuf>) -> Self {
-        let brokers = Brokers::new();
-        let time = brokers.time();
-        let schedule = Schedule::new(brokers.time(), plan.seed);
-        let begin = schedule.shared.now_ns();
+        let stage = Stage::new(plan.seed, plan.is_quick).expect("a host");
+        let (time, begin) = (stage.brokers.time(), stage.now_ns());
         let mut host = Self {
-            brokers,
-            schedule,
-            processes: BTreeMap::new(),
+            stage,
             board: Arc::new(Board::new(plan.clone(), capture, time)),
             begin,
             frozen: None,
-            stopped_until: 0,
             strike_at: None,
             visits_left: plan.place_of_death.map_or(0, |place| place.visits),
-            last: None,
             settled_at: begin,
             deaths: Vec::new(),
             acts: plan.acts.clone().into(),
-            idle_turns: 0,
         };
         for number in 0..PROCESSES {
             host.start(number);
@@ -118,19 +92,13 @@ impl Host {
     }
 
     fn start(&mut self, number: usize) {
-        let process = Arc::new(Process {
-            number,
-            identity: self.brokers.new_process(),
-            is_dead: AtomicBool::new(false),
-            datagrams_left: AtomicU64::new(self.board.plan.datagrams_of(number)),
-            is_doomed: AtomicBool::new(false),
-            mappings: Mutex::default(),
-            alarms: Mutex::default(),
-        });
-        let (board, config) = (Arc::clone(&self.board), self.brokers.config());
-        let run = move || program::run(&board, number, config);
-        self.schedule.shared.spawn(&process, "main", Box::new(run));
-        self.processes.insert(number, process);
+        let board = Arc::clone(&self.board);
+        let datagrams = board.plan.datagrams_of(number);
+        let run = move |config| program::run(&board, number, config);
+        let started = self
+            .stage
+            .start(number, &number.to_string(), datagrams, run);
+        started.expect("a process");
     }
 
     /// Runs the plan.
@@ -140,7 +108,7 @@ impl Host {
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         let result = self.run_acts();
         let result = result.map_err(|text| text + &self.deaths.concat() + &self.tell_steps());
-        let left: Vec<_> = self.processes.keys().copied().collect();
+        let left: Vec<_> = self.stage.processes.keys().copied().collect();
         for process in left {
             let ended = self.kill(process);
             if result.is_ok() {
@@ -149,22 +117,24 @@ impl Host {
         }
         let marks = self.board.notes().marks.clone();
         let deaths = self.deaths.concat();
-        drop(self.brokers);
+        let Stage {
+            brokers, schedule, ..
+        } = self.stage;
+        drop(brokers);
         if result.is_ok() {
             until_closed().map_err(|text| text + &deaths)?;
         }
         result.map(|()| Outcome {
-            turns: self.schedule.steps,
+            turns: schedule.steps,
             marks,
-            places: self.schedule.places,
+            places: schedule.places,
         })
     }
 
     fn run_acts(&mut self) -> Result<(), String> {
-        self.schedule.take_spawned();
         loop {
             while let Some((at, act)) = self.acts.front().copied()
-                && at <= self.schedule.turns
+                && at <= self.stage.schedule.turns
             {
                 self.acts.pop_front();
                 self.act(act)?;
@@ -176,14 +146,14 @@ impl Host {
             if let Some(complaint) = complaint {
                 return Err(complaint);
             }
-            let now = self.schedule.shared.now_ns();
-            let is_stopped = self.schedule.stopped.is_some();
+            let now = self.stage.now_ns();
+            let is_stopped = self.stage.schedule.stopped.is_some();
             if is_stopped || !self.board.unsettled(&[]).is_empty() {
                 self.settled_at = now;
             } else if now - self.settled_at > REST_NS {
                 return self.board.check_flows();
             }
-            if now - self.begin > LIMIT_NS || self.schedule.turns > MOST_TURNS {
+            if now - self.begin > LIMIT_NS || self.stage.schedule.turns > MOST_TURNS {
                 return Err(self.explain_unrest());
             }
             self.turn(now)?;
@@ -197,10 +167,13 @@ impl Host {
         let Some(of_plan) = self.board.plan.place_of_death else {
             return Ok(());
         };
-        let Some((process, group)) = self.schedule.place_of_last_turn() else {
+        let Some((process, group)) = self.stage.schedule.place_of_last_turn() else {
             return Ok(());
         };
-        if self.visits_left == 0 || group != of_plan.group || self.schedule.turns < FIRST_DEATH {
+        if self.visits_left == 0
+            || group % PLACE_GROUPS != of_plan.group
+            || self.stage.schedule.turns < FIRST_DEATH
+        {
             return Ok(());
         }
         self.visits_left -= 1;
@@ -214,7 +187,7 @@ impl Host {
     /// Kills a process that has sent as many datagrams as the plan says.
     fn kill_doomed(&mut self) -> Result<(), String> {
         let is_doomed = |process: &&Arc<Process>| process.is_doomed.load(Ordering::Relaxed);
-        let doomed = self.processes.values().find(is_doomed);
+        let doomed = self.stage.processes.values().find(is_doomed);
         let Some(number) = doomed.map(|process| process.number) else {
             return Ok(());
         };
@@ -224,28 +197,16 @@ impl Host {
 
     /// Names the ends that are not done, and what their threads wait for.
     fn explain_unrest(&self) -> String {
-        let ns = self.schedule.shared.now_ns() - self.begin;
+        let ns = self.stage.now_ns() - self.begin;
         let ends = self.board.unsettled(&[]);
         let mut text = format!("ends do not come to rest in {ns} ns: {ends:?}");
-        for thread in &self.schedule.threads {
-            let state = match &thread.state {
-                State::Ready { fds, until } => format!("waits for {} until {until}", fds.len()),
-                state => format!("{state:?}"),
-            };
-            let frozen = if thread.is_frozen {
-                ", without a processor"
-            } else {
-                ""
-            };
-            let turns = thread.turns;
-            text += &format!("\n  {}: {state}{frozen}, turns {turns:?}", thread.name);
-        }
+        text += &self.stage.tell_threads();
         text + &format!("\n  {:?}", self.board.notes().flows)
     }
 
     /// Tells the last turns and what the programs have noted, by time.
     fn tell_steps(&self) -> String {
-        let steps = self.schedule.last_steps(STEPS_TOLD);
+        let steps = self.stage.schedule.last_steps(STEPS_TOLD);
         let since = steps.first().map_or(0, |(at, _)| *at);
         let notes = self.board.notes().log.clone();
         let mut all: Vec<_> = notes.into_iter().filter(|(at, _)| *at >= since).collect();
@@ -264,7 +225,7 @@ impl Host {
         let Some(strike) = self.board.plan.strike else {
             return Ok(());
         };
-        let turns = self.schedule.turns;
+        let turns = self.stage.schedule.turns;
         if self.strike_at.is_none() {
             let flow = self.board.notes().flows.get(&strike.sender).copied();
             let is_due = flow.is_some_and(|flow| flow.received >= strike.messages);
@@ -274,7 +235,7 @@ impl Host {
             return Ok(());
         }
         let receiver = self.board.process_of(super::board::other(strike.sender));
-        if self.processes.contains_key(&receiver) {
+        if self.stage.processes.contains_key(&receiver) {
             self.board
                 .mark("a process is killed soon after it has received");
         }
@@ -285,10 +246,10 @@ impl Host {
         self.board.note(format!("{act:?}"));
         match act {
             Act::Kill(process) => {
-                if self.processes.contains_key(&process) {
+                if self.stage.processes.contains_key(&process) {
                     self.board.mark("a process is killed");
                     self.board.notes().dead.insert(process);
-                    let places = self.schedule.note_death(process);
+                    let places = self.stage.schedule.note_death(process);
                     self.deaths
                         .push(format!("\nprocess {process} dies:{places}"));
                     self.kill(process)?;
@@ -296,10 +257,10 @@ impl Host {
             }
             Act::KillBroker => {
                 self.board.mark(BROKER_KILLED);
-                self.brokers.kill()?;
+                self.stage.brokers.kill();
             }
             Act::EndBroker => {
-                if self.brokers.tell_to_end()? {
+                if self.stage.brokers.tell_to_end() {
                     self.board.mark(BROKER_ENDED);
                 }
             }
@@ -308,57 +269,47 @@ impl Host {
             Act::Start => {
                 self.board.mark("a process starts later");
                 self.start(SUCCESSOR);
-                self.schedule.take_spawned();
             }
         }
         Ok(())
     }
 
     fn kill(&mut self, number: usize) -> Result<(), String> {
-        let Some(process) = self.processes.remove(&number) else {
-            return Ok(());
+        let is_its = |frozen: &mut Frozen| {
+            let thread = &self.stage.schedule.threads[frozen.thread];
+            thread.process == number
         };
-        if let Some(frozen) = self
-            .frozen
-            .take_if(|frozen| self.schedule.threads[frozen.thread].process == number)
-        {
-            self.schedule.threads[frozen.thread].is_frozen = false;
+        if let Some(frozen) = self.frozen.take_if(is_its) {
+            self.stage.schedule.threads[frozen.thread].is_frozen = false;
         }
-        self.schedule.stopped.take_if(|stopped| *stopped == number);
-        let result = self.schedule.kill(&process);
-        self.brokers.end(&process.identity);
-        result
+        self.stage.kill(number)
     }
 
     /// Stops a process, as SIGSTOP does.
     fn stop(&mut self, process: usize, ns: u64) {
         // Each keeps others from work, so that one of them could be blamed for the other.
-        let is_free = self.frozen.is_none() && self.schedule.stopped.is_none();
-        if is_free && self.processes.contains_key(&process) {
+        let is_free = self.frozen.is_none() && self.stage.schedule.stopped.is_none();
+        if is_free && self.stage.processes.contains_key(&process) {
             self.board.mark("a process is stopped");
             self.board.notes().halted.insert(process);
             if ns > LONG_STOP_NS {
                 self.board.notes().stopped.insert(process);
             }
-            self.schedule.stopped = Some(process);
-            self.stopped_until = self.schedule.shared.now_ns() + ns;
+            self.stage.stop(process, ns);
         }
     }
 
     /// Lets a stopped process continue when its time has come.
     fn resume(&mut self) {
-        let now = self.schedule.shared.now_ns();
-        if now >= self.stopped_until
-            && let Some(process) = self.schedule.stopped.take()
-        {
-            self.settled_at = now;
+        if let Some(process) = self.stage.resume() {
+            self.settled_at = self.stage.now_ns();
             self.board.note(format!("process {process} continues"));
         }
     }
 
     /// Takes the processor from a thread that holds no lock.
     fn freeze(&mut self, number: usize) {
-        if self.frozen.is_some() || self.schedule.stopped.is_some() {
+        if self.frozen.is_some() || self.stage.schedule.stopped.is_some() {
             return;
         }
         let end = (number / 2, number % 2);
@@ -376,14 +327,15 @@ impl Host {
             format!("{process}.{}", program::name_of(end))
         };
         let found = self
+            .stage
             .schedule
             .threads
             .iter()
             .position(|thread| thread.name == name);
-        if let Some(thread) = found.filter(|thread| self.schedule.may_freeze(*thread)) {
+        if let Some(thread) = found.filter(|thread| self.stage.schedule.may_freeze(*thread)) {
             self.board.mark("a thread gets no processor");
-            self.schedule.threads[thread].is_frozen = true;
-            let until = self.schedule.shared.now_ns() + FROZEN_NS;
+            self.stage.schedule.threads[thread].is_frozen = true;
+            let until = self.stage.now_ns() + FROZEN_NS;
             self.frozen = Some(Frozen { thread, end, until });
         }
     }
@@ -394,7 +346,7 @@ impl Host {
             return Ok(());
         };
         let unsettled = self.board.unsettled(&[frozen.end.0]);
-        let is_over = self.schedule.shared.now_ns() >= frozen.until;
+        let is_over = self.stage.now_ns() >= frozen.until;
         if !unsettled.is_empty() && !is_over {
             return Ok(());
         }
@@ -413,98 +365,31 @@ impl Host {
         if let Some(end) = unsettled.iter().find(is_kept) {
             return Err(format!(
                 "thread {} gets no processor, and keeps {end:?} from its messages\n{}",
-                self.schedule.threads[frozen.thread].name,
+                self.stage.schedule.threads[frozen.thread].name,
                 self.explain_unrest()
             ));
         }
-        self.schedule.threads[frozen.thread].is_frozen = false;
+        self.stage.schedule.threads[frozen.thread].is_frozen = false;
         self.frozen = None;
         Ok(())
     }
 
     /// Gives a thread or a broker a turn, or lets time pass.
     fn turn(&mut self, now: u64) -> Result<(), String> {
-        self.expire_timers(now);
-        let has_broker = self.brokers.has_ready();
-        let (ready, all_idle) = self.schedule.runnable();
-        let shared = Arc::clone(&self.schedule.shared);
-        let deadline = self.next_deadline();
-        let is_quick = self.board.plan.is_quick;
-        let pass = |ns: u64| {
-            shared.time.fetch_add(ns, Ordering::Relaxed);
+        let Turned::Waits(deadline) = self.stage.turn()? else {
+            return Ok(());
         };
-        if has_broker && (ready.is_empty() || shared.below(4) == 0) {
-            self.schedule.turns += 1;
-            self.brokers.work()?;
-            self.schedule.deliver();
-            pass(time_of_turn(&shared, is_quick));
+        // All may wait for a process that has not started.
+        let starts = self.acts.iter().any(|(_, act)| *act == Act::Start);
+        if let Some((at, _)) = self.acts.front().filter(|_| starts) {
+            self.stage.schedule.turns = self.stage.schedule.turns.max(*at);
             return Ok(());
         }
-        if ready.is_empty() {
-            // All may wait for a process that has not started.
-            let starts = self.acts.iter().any(|(_, act)| *act == Act::Start);
-            if let Some((at, _)) = self.acts.front().filter(|_| starts) {
-                self.schedule.turns = self.schedule.turns.max(*at);
-                return Ok(());
-            }
-            let is_settled = self.board.unsettled(&[]).is_empty();
-            let Some(next) = deadline.or_else(|| is_settled.then_some(now + 2 * REST_NS)) else {
-                return Err(self.explain_unrest());
-            };
-            self.schedule.turns += 1;
-            pass(next.saturating_sub(now).max(1));
-            return Ok(());
-        }
-        // A thread hands over within its looks, too.
-        self.idle_turns = match all_idle {
-            true => (self.idle_turns + 1).min(MOST_IDLE_TURNS),
-            false => self.idle_turns.saturating_sub(TURNS_OF_WORK),
+        let is_settled = self.board.unsettled(&[]).is_empty();
+        let Some(next) = deadline.or_else(|| is_settled.then_some(now + 2 * REST_NS)) else {
+            return Err(self.explain_unrest());
         };
-        if all_idle {
-            let most = IDLE_NS << (self.idle_turns / IDLE_TURNS);
-            let most = deadline.map_or(most, |next| next.saturating_sub(now).min(most));
-            pass(shared.below(most.max(1)));
-        }
-        let at = usize::try_from(shared.below(ready.len() as u64)).unwrap_or(0);
-        let last = self
-            .last
-            .filter(|last| ready.contains(last) && shared.below(2) == 0);
-        let next = last.unwrap_or(ready[at]);
-        self.last = Some(next);
-        pass(time_of_turn(&shared, is_quick));
-        self.schedule.run(next)
+        self.stage.pass_until(next);
+        Ok(())
     }
-
-    /// Returns the earliest time at which a thread or a broker runs by itself.
-    fn next_deadline(&self) -> Option<u64> {
-        let threads = self.schedule.threads.iter();
-        let awake = threads.filter(|thread| !self.schedule.is_held(thread));
-        let threads = awake.filter_map(|thread| thread.deadline());
-        let broker = self.brokers.next_deadline().map(|time| time.as_ns());
-        let alarm = |process: &Arc<Process>| lock(&process.alarms).values().copied().min();
-        let alarms = self.processes.values().filter_map(alarm);
-        let resumed = self.schedule.stopped.map(|_| self.stopped_until);
-        threads.chain(broker).chain(alarms).chain(resumed).min()
-    }
-
-    fn expire_timers(&self, now: u64) {
-        for process in self.processes.values() {
-            lock(&process.alarms).retain(|timer, due| {
-                let is_due = *due <= now;
-                if is_due {
-                    expire(*timer);
-                }
-                !is_due
-            });
-        }
-    }
-}
-
-/// Draws the time that a turn takes.
-fn time_of_turn(shared: &Shared, is_quick: bool) -> u64 {
-    if is_quick {
-        return shared.below(QUICK_TURN_NS);
-    }
-    let kind = usize::try_from(shared.below(4)).unwrap_or(0);
-    shared.below(TURN_NS[kind])
 }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::schedule::lock;
+use crate::simulated_host::schedule::lock;
 
 /// Bytes of memory of each end of a connection.
 const MEMORY: usize = 192 << 10;

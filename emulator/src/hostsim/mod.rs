@@ -15,28 +15,25 @@ use std::thread;
 use std::time::Instant;
 
 use crate::inherited::stay_on_one_cpu;
+use crate::simulated_host::schedule::{Places, Visits};
 
 mod board;
 mod connecting;
-mod delivery;
 mod exchange;
 mod host;
 mod keeper;
 mod memory;
 mod objects;
-mod own_thread;
 mod plan;
 mod pool;
 mod program;
 mod scenarios;
-mod schedule;
 mod services;
 mod verdict;
 
 use board::{BROKER_ENDED, BROKER_KILLED};
 use host::{Host, Outcome};
 use plan::Plan;
-use schedule::{Places, Visits};
 
 /// Seeds of a plain test run. Emulated processors are slow.
 const SEEDS: u64 = if cfg!(target_arch = "x86_64") { 50 } else { 5 };

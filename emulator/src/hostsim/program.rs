@@ -7,7 +7,7 @@ use super::exchange::exchange;
 use super::keeper::keep;
 use super::plan::address_of;
 use super::pool::Pool;
-use crate::broker::hostsim::brokers;
+use crate::broker::simulated::brokers;
 use crate::config::BrokerConfig;
 use crate::sync::turn;
 use crate::{BrokerMode, Context, Engine, EngineConfig, LinkMode};
@@ -31,7 +31,7 @@ pub(super) fn run(board: &Arc<Board>, process: usize, broker: BrokerConfig) {
     if ends.is_empty() && kept.is_empty() {
         return;
     }
-    let spec = format!("dev={}", brokers::address(address_of(process)).ip());
+    let spec = format!("dev={}", brokers::address_of(address_of(process)).ip());
     let config = EngineConfig::from_specs(&[spec], BrokerMode::Auto(broker)).expect("a device");
     let link = if board.plan.udp {
         LinkMode::Udp

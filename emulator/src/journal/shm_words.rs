@@ -78,7 +78,7 @@ impl SharedWords {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast::<AtomicU64>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        #[cfg(all(test, not(loom)))]
+        #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
         if let Some(schedule) = crate::sync::turn::own() {
             schedule.note_mapping(start.as_ptr().expose_provenance(), len);
         }
@@ -101,7 +101,7 @@ impl SharedWords {
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        #[cfg(all(test, not(loom)))]
+        #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
         if let Some(schedule) = crate::sync::turn::own() {
             schedule.forget_mapping(self.start.as_ptr().addr());
         }

@@ -146,7 +146,7 @@ mod checked {
     }
 
     /// Returns the number of locks that the calling thread holds.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulated-host"))]
     pub(crate) fn held_locks() -> usize {
         LIST.with_borrow(|list| list.len)
     }
@@ -159,12 +159,12 @@ mod checked {
 }
 
 /// Returns the number of locks that the calling thread holds, which release builds do not know.
-#[cfg(all(test, not(debug_assertions)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(debug_assertions)))]
 pub(crate) fn held_locks() -> usize {
     0
 }
 
-#[cfg(all(test, debug_assertions, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), debug_assertions, not(loom)))]
 pub(crate) use checked::held_locks;
 
 #[cfg(all(test, debug_assertions, not(loom)))]

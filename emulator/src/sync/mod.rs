@@ -12,16 +12,16 @@
 mod held;
 pub(crate) mod modelled;
 pub(crate) mod rank;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 mod stepped;
 pub(crate) mod turn;
 
 /// The atomics of code without a loom model, and of memory that processes share. In a simulated
 /// host threads may hand over at each access, too.
 pub(crate) mod atomic {
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
     pub(crate) use super::stepped::{AtomicBool, AtomicU64, AtomicUsize};
-    #[cfg(not(all(test, not(loom))))]
+    #[cfg(not(all(any(test, feature = "simulated-host"), not(loom))))]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
     pub(crate) use std::sync::atomic::{Ordering, fence};
 }
@@ -32,7 +32,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use held::Held;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 pub(crate) use held::held_locks;
 pub(crate) use rank::{Rank, Ranked};
 

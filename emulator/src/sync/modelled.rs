@@ -3,14 +3,14 @@
 //! Only this crate's own tests replace them. A program with models of its own is compiled with the
 //! same flag, but this crate works in it as always.
 
-#[cfg(not(test))]
+#[cfg(all(not(test), any(loom, not(feature = "simulated-host"))))]
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 pub(crate) mod atomic {
     pub(crate) use crate::sync::stepped::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
     pub(crate) use std::sync::atomic::{Ordering, fence};

@@ -4,7 +4,7 @@
 //! would wait, and now and then where it takes a lock. Programs have none of this: outside of this
 //! crate's tests every function here is empty.
 
-#[cfg(not(all(test, not(loom))))]
+#[cfg(not(all(any(test, feature = "simulated-host"), not(loom))))]
 mod nothing {
     use std::time::Duration;
 
@@ -69,10 +69,10 @@ mod nothing {
     }
 }
 
-#[cfg(not(all(test, not(loom))))]
+#[cfg(not(all(any(test, feature = "simulated-host"), not(loom))))]
 pub(crate) use nothing::*;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 mod simulated {
     use std::cell::RefCell;
     use std::os::fd::RawFd;
@@ -309,5 +309,5 @@ mod simulated {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 pub(crate) use simulated::*;

@@ -27,6 +27,17 @@ pub(crate) fn format(workspace: &Workspace) -> Tally {
 pub(crate) fn run_formatted(workspace: &Workspace) -> Tally {
     let mut clippy = workspace.cargo(&["clippy", "--workspace", "--all-targets", "--locked"]);
     clippy.args(["--", "-D", "warnings"]);
+    // The feature replaces code of the emulator, so it has a run of its own.
+    let mut clippy_of_feature = workspace.cargo(&["clippy", "--package", "rocade-verbs"]);
+    clippy_of_feature.args([
+        "--package",
+        "rocade-emulator",
+        "--lib",
+        "--examples",
+        "--locked",
+    ]);
+    clippy_of_feature.args(["--features", "rocade-verbs/simulated-host"]);
+    clippy_of_feature.args(["--", "-D", "warnings"]);
     let mut doc = workspace.cargo(&[
         "doc",
         "--workspace",
@@ -36,6 +47,7 @@ pub(crate) fn run_formatted(workspace: &Workspace) -> Tally {
     ]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     component("clippy", "clippy-driver", clippy)
+        + component("clippy, simulated host", "clippy-driver", clippy_of_feature)
         + step::run("documentation", LIMIT, doc).as_one()
         + skips_are_counted(workspace.root())
         + dependencies_are_used(workspace.root())

@@ -119,8 +119,21 @@ fn checks(workspace: &Workspace) -> Tally {
     let doc_tests =
         workspace.cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"]);
     step::run("documentation tests", TEST_LIMIT, doc_tests).as_tests()
+        + simulated_host(workspace)
         + loom::run(workspace)
         + lint::run_formatted(workspace)
+}
+
+/// Runs the tests of a feature that no other package may get.
+fn simulated_host(workspace: &Workspace) -> Tally {
+    let feature = ["--package", "rocade-verbs", "--features", "simulated-host"];
+    let tests = |targets: &[&str]| {
+        let mut command = workspace.cargo(&["test", "--locked", "--no-fail-fast"]);
+        command.args(feature).args(targets);
+        let headline = format!("simulated host: {}", targets[0]);
+        step::run(&headline, TEST_LIMIT, command).as_tests()
+    };
+    tests(&["--test", "simulated_host"]) + tests(&["--doc", "simulated_host"])
 }
 
 /// Runs tests with the environment that they need, and tells the skipped ones from those that

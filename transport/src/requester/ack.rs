@@ -2,6 +2,7 @@
 
 use rocade_wire::{Aeth, CreditCode, Headers, Msn, NakCode, Operation, Psn, Syndrome};
 
+use super::maybe_psn::MaybePsn;
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
@@ -201,9 +202,9 @@ impl Requester {
     /// Notes that the peer has executed everything before `target`, although a response is missing.
     #[cold]
     fn note_executed(&mut self, target: Psn) {
-        let before = self.executed_before.get_or_insert(target);
-        if target.diff(*before) > 0 {
-            *before = target;
+        let before = self.executed_before.get();
+        if before.is_none_or(|before| target.diff(before) > 0) {
+            self.executed_before = MaybePsn::new(target);
         }
     }
 
@@ -211,7 +212,7 @@ impl Requester {
     /// ACK is not repeated if the peer has ended since, or its queue pair has failed.
     #[cold]
     fn acknowledge_executed<H>(&mut self, cx: &mut Cx<'_, H>, target: Psn) {
-        self.executed_before = None;
+        self.executed_before = MaybePsn::NONE;
         if target.diff(self.una) > 0 {
             // If another response is missing, this notes `target` again.
             self.acknowledge_before(cx, target);
@@ -371,7 +372,7 @@ impl Requester {
             self.set_una(psn.next());
         }
         self.on_progress(cx.now, cost_before);
-        if let Some(target) = self.executed_before {
+        if let Some(target) = self.executed_before.get() {
             self.acknowledge_executed(cx, target);
         }
     }

@@ -67,7 +67,7 @@ impl Requester {
 
     /// READs and atomics in flight end after `una` and before `cursor`, in order.
     fn check_responses(&self) {
-        let executed = self.executed_before.unwrap_or(self.una);
+        let executed = self.executed_before.get().unwrap_or(self.una);
         assert!(self.next_new.diff(executed) >= 0, "{self:?}");
         let mut before = self.una;
         for end in self.rd_pending.iter() {

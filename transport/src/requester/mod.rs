@@ -13,6 +13,7 @@ mod credits;
 #[cfg(debug_assertions)]
 mod invariants;
 mod local;
+mod maybe_psn;
 mod peer_probe;
 mod retry;
 mod rewind;
@@ -40,6 +41,7 @@ use crate::time::Time;
 use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
 use credits::{Credits, UncreditedSend};
+use maybe_psn::MaybePsn;
 use peer_probe::ProbeState;
 use rewind::Rewound;
 
@@ -205,10 +207,10 @@ pub(crate) struct Requester {
     rnr_until: Option<Time>,
     /// The PSN at which the last sequence NAK, real or implied, moved transmission back. One loss
     /// is handled once.
-    went_back_at: Option<Psn>,
+    went_back_at: MaybePsn,
     /// The PSN up to which the peer has executed everything, as an ACK has told that came before
     /// the response to an older READ or atomic.
-    executed_before: Option<Psn>,
+    executed_before: MaybePsn,
     /// The packets that had been sent before the ACK timeout that moved transmission back.
     rewound: Option<Box<Rewound>>,
     /// The packet whose round-trip time is measured.
@@ -260,8 +262,8 @@ impl Requester {
             ack_deadline: None,
             timeouts_in_a_row: 0,
             rnr_until: None,
-            went_back_at: None,
-            executed_before: None,
+            went_back_at: MaybePsn::NONE,
+            executed_before: MaybePsn::NONE,
             rewound: None,
             timed: None,
             failed: None,

@@ -2,6 +2,7 @@
 
 use rocade_wire::{Psn, RnrTimer};
 
+use super::maybe_psn::MaybePsn;
 use super::peer_probe::ProbeState;
 use super::{Requester, Timed};
 use crate::completion::WcStatus;
@@ -64,7 +65,7 @@ impl Requester {
     pub(super) fn on_progress(&mut self, now: Time, cost_before: u64) {
         //= RC-REQ-17
         self.retry_left = self.attr.retry_cnt;
-        self.went_back_at = None;
+        self.went_back_at = MaybePsn::NONE;
         self.ack_deadline = None;
         let una_cost = self.una_cost();
         self.window
@@ -144,7 +145,7 @@ impl Requester {
         self.window.set_timeout(self.attr.ack_timeout_ns());
         self.timed = None;
         self.timeouts_in_a_row = 0;
-        self.went_back_at = None;
+        self.went_back_at = MaybePsn::NONE;
         if failed && self.rnr_until.is_none() {
             self.go_back(self.una);
         }
@@ -155,14 +156,14 @@ impl Requester {
     pub(crate) fn sequence_error<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         let psn = self.una;
         //= RC-REQ-19
-        if self.rnr_until.is_some() || self.went_back_at == Some(psn) {
+        if self.rnr_until.is_some() || self.went_back_at == MaybePsn::new(psn) {
             return Ok(());
         }
         cx.out.counters.rare().seq_naks_received += 1;
         self.consume_retry(cx)?;
         self.window.on_loss();
         self.go_back(psn);
-        self.went_back_at = Some(psn);
+        self.went_back_at = MaybePsn::new(psn);
         Ok(())
     }
 
@@ -173,7 +174,7 @@ impl Requester {
     /// transmission moved back all skip it.
     pub(super) fn note_explicit_nak(&mut self) {
         if self.cursor != self.una {
-            self.went_back_at = None;
+            self.went_back_at = MaybePsn::NONE;
         }
     }
 
@@ -232,7 +233,7 @@ impl Requester {
             }
             let in_flight = self.in_flight(self.una_cost());
             self.window.on_timeout(in_flight);
-            self.went_back_at = None;
+            self.went_back_at = MaybePsn::NONE;
             self.rewind();
         }
         Ok(())

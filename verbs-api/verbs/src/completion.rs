@@ -7,10 +7,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rocade_emulator::{
-    CompleteTo, Completion as RawCompletion, Cq, CqInitAttr, ImmOrInv, Qpn, Rkey,
+    CompleteTo, Completion as RawCompletion, Cq, CqInitAttr, ImmOrInv, Qpn, Rkey, Stopwatch,
     VerbsError as RawError, WcFlags, WcOpcode,
 };
 
@@ -121,7 +121,7 @@ impl CompletionQueue {
         if self.router.cq.simulated_time().is_some() {
             return self.wait_in_simulation(timeout);
         }
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let spin = SPIN.min(timeout);
         loop {
             if let Some(completion) = self.poll() {
@@ -146,7 +146,7 @@ impl CompletionQueue {
     /// Sleeps until the channel has an event. Returns `None` if a future was made meanwhile.
     fn wait_asleep(
         &self,
-        start: Instant,
+        start: Stopwatch,
         timeout: Duration,
     ) -> Result<Option<Completion>, WaitError> {
         while !self.router.has_futures() {
@@ -169,7 +169,7 @@ impl CompletionQueue {
     }
 
     /// Waits as a task does, because futures share the events of the channel.
-    fn wait_as_task(&self, start: Instant, timeout: Duration) -> Result<Completion, WaitError> {
+    fn wait_as_task(&self, start: Stopwatch, timeout: Duration) -> Result<Completion, WaitError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut cx = task::Context::from_waker(&waker);
         let mut next = self.next();

@@ -13,12 +13,12 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{self, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rocade_emulator::cm::{
     CmChannel, CmEvent, CmEventKind, CmId, CmParam, ConnParam, PortSpace, RejReason,
 };
-use rocade_emulator::{QpState, QpType, VerbsError as RawError};
+use rocade_emulator::{QpState, QpType, Stopwatch, VerbsError as RawError};
 
 pub use self::listener::{ConnectRequest, Listener};
 use crate::device::{Context, DeviceList};
@@ -73,7 +73,7 @@ impl Id {
         timeout: Duration,
         mut react: impl FnMut(CmEvent) -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let end = self
             .simulator
             .as_ref()

@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rocade_emulator::{EventElement, VerbsError as RawError};
+use rocade_emulator::{EventElement, Stopwatch, VerbsError as RawError};
 
 use crate::device::Context;
 use crate::error::{EventError, Result, VerbsError};
@@ -195,7 +195,7 @@ impl Context {
     /// # Errors
     /// [`EventError::TimedOut`] if no event occurred in time.
     pub fn wait_event(&self, timeout: Duration) -> Result<Event, EventError> {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         loop {
             if let Some(event) = self.poll_event()? {
                 return Ok(event);

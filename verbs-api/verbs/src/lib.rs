@@ -64,6 +64,8 @@ mod routing;
 mod rss;
 mod shared_futures;
 mod shared_receives;
+#[cfg(feature = "simulated-host")]
+pub mod simulated_host;
 mod simulation;
 mod slice;
 mod slots;

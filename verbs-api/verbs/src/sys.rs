@@ -23,6 +23,7 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// Waits until the descriptor is readable or `timeout` expires. A signal ends the wait early. The
 /// wait may last up to 1 ms longer than `timeout`.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+    let timeout = rocade_emulator::hand_over_until_readable(fd, timeout);
     // Rounded up, so that the caller does not spin through the last millisecond.
     let ms = i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
     let mut poll = libc::pollfd {

@@ -34,6 +34,9 @@ const ALONE: [(&str, &str); 15] = [
 /// The examples of [`ALONE`] whose processes share an address.
 const WITH_BROKER: [&str; 1] = ["xrc"];
 
+/// The example that needs a feature, which `simulated_host.rs` runs.
+const WITH_FEATURE: &str = "killed_server";
+
 /// Returns the address of an example of one process. Examples with a broker use another one,
 /// because the broker keeps its address for a while.
 fn home(name: &str) -> &'static str {
@@ -149,6 +152,7 @@ fn each_example_runs() {
     let all: BTreeSet<_> = sources.flatten().filter_map(named).collect();
     let alone = ALONE.iter().map(|(name, _)| *name);
     let known = alone.chain(PAIRS.iter().map(|(name, ..)| *name));
+    let known = known.chain([WITH_FEATURE]);
     assert_eq!(all, known.map(str::to_owned).collect());
 
     let directory = built();

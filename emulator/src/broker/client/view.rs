@@ -1,13 +1,12 @@
 //! The state of a client, as a simulation sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use rocade_wire::Qpn;
 
 use super::{BrokerClient, Link};
+use crate::broker::simulated::identity::inode_of;
 use crate::gsi::services::Binding;
 use crate::journal::DomainKey;
 use crate::link::LocalAddr;
@@ -29,11 +28,6 @@ pub(in crate::broker) struct View {
     pub(in crate::broker) ports: Vec<Binding>,
     /// Its connection, which is open as long as the client runs nothing.
     pub(in crate::broker) connection: Option<RawFd>,
-}
-
-pub(in crate::broker) fn inode_of(fd: BorrowedFd<'_>) -> u64 {
-    let copy = fd.try_clone_to_owned().expect("a descriptor");
-    File::from(copy).metadata().expect("an open file").ino()
 }
 
 impl BrokerClient {

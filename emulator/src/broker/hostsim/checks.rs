@@ -9,9 +9,9 @@ use rocade_wire::Qpn;
 
 use super::super::client::view::View;
 use super::super::server::view::View as ServerView;
+use super::super::simulated::brokers::address_of;
 use super::super::sys;
 use super::outside::{PACKET_LEN, packet_to};
-use super::process::address_of;
 use super::step::{ADDRESSES, DIRS};
 use super::world::{Member, World};
 use crate::link::socket_owner::bound_sockets;
@@ -96,7 +96,7 @@ impl World {
             .clients()
             .filter(|(member, _)| member.dir == dir)
             .collect();
-        let mut brokers = self.brokers.iter().filter(|broker| broker.dir == dir);
+        let mut brokers = self.brokers.list.iter().filter(|broker| broker.dir == dir);
         let server = brokers.find_map(|broker| broker.server.as_deref());
         let Some(server) = server else {
             return match own.is_empty() {
@@ -142,7 +142,11 @@ impl World {
     /// Checks that no sockets are bound to an address but those of one broker, because others would
     /// move its sockets.
     fn check_all_bound(&self) -> Result<(), String> {
-        let servers = self.brokers.iter().filter_map(|one| one.server.as_deref());
+        let servers = self
+            .brokers
+            .list
+            .iter()
+            .filter_map(|one| one.server.as_deref());
         let mut known: BTreeMap<LocalAddr, Vec<BTreeSet<u64>>> = BTreeMap::new();
         for server in servers {
             for (local, group) in server.view().groups {

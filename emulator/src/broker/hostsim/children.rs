@@ -1,8 +1,8 @@
 //! Processes that end and leave a child, which has all of their descriptors.
 
 use super::super::paths::Paths;
+use super::super::simulated::identity::SimulatedProcess;
 use super::super::start;
-use super::identity::SimulatedProcess;
 use super::world::{ROUNDS, World};
 
 impl World {
@@ -39,7 +39,7 @@ impl World {
             }
         }
         let ended: Vec<_> = self.children.iter().map(|child| child.number).collect();
-        let talks = self.host.talks.lock().clone();
+        let talks = self.notes.talks.lock().clone();
         let (early, later) = std::mem::take(&mut self.farewells)
             .into_iter()
             .partition(|(talk, _)| talks.get(talk).is_some_and(|of| ended.contains(of)));
@@ -51,10 +51,13 @@ impl World {
 
     /// Connects to the broker of a directory as another user.
     pub(super) fn connect_as_another_user(&mut self, dir: u8) {
-        let process = SimulatedProcess::new(&self.host, dir).of_another_user();
-        if let Ok(connection) = start::connect(&Paths::new(&self.config(dir)), &process) {
+        let process = SimulatedProcess::new(&self.host, dir)
+            .expect("a process")
+            .of_another_user();
+        if let Ok(connection) = start::connect(&Paths::new(&self.brokers.config_of(dir)), &process)
+        {
             self.mark("a program of another user is refused");
-            self.strangers.push(connection);
+            self.brokers.strangers.push(connection);
         }
     }
 }

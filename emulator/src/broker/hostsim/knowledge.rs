@@ -84,7 +84,7 @@ impl World {
                 ));
             }
             let has_its_slot = ProcessSlot::of(id.1) == slot;
-            let (_, creator) = self.host.targets.lock()[&id.1.get()];
+            let (_, creator) = self.notes.targets.lock()[&id.1.get()];
             if has_its_slot && creator != member.number {
                 return Err(format!("{slot} is leased, but {id:?} of another one lives"));
             }

@@ -7,9 +7,11 @@ use rocade_transport::cm::{CmRoute, ConnRecord, ConnRecordKind};
 use rocade_wire::mad::CommId;
 use rocade_wire::{CreditCode, Msn, Opcode, Pkey, Psn, Qpn};
 
+use super::super::simulated::brokers::address_of;
+use super::super::simulated::host::Host;
 use super::super::{BrokerClient, BrokerError};
 use super::links::Links;
-use super::process::{self, Host, Outcome, address_of, domain, peer_address};
+use super::process::{self, Notes, Outcome, domain, peer_address};
 use super::step::Call;
 use crate::journal::{AckDestination, ConnectionJournal, PendingAck};
 use crate::link::{LocalAddr, socket};
@@ -21,6 +23,7 @@ pub(super) const ACKNOWLEDGE: Opcode = Opcode::new(0x11);
 pub(super) struct Life {
     number: u32,
     host: Arc<Host>,
+    notes: Arc<Notes>,
     connections: Option<ConnectionJournal>,
     /// The targets that it has open, by domain.
     own_targets: Vec<(u8, Qpn)>,
@@ -28,10 +31,11 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn new(number: u32, host: &Arc<Host>) -> Self {
+    pub(super) fn new(number: u32, host: &Arc<Host>, notes: &Arc<Notes>) -> Self {
         Self {
             number,
             host: Arc::clone(host),
+            notes: Arc::clone(notes),
             connections: None,
             own_targets: Vec::new(),
             links: Links::default(),
@@ -48,7 +52,7 @@ impl Life {
             Call::Open(address) => {
                 self.open(client, address_of(address))?;
                 self.links.enable(client)?;
-                let users = self.host.users.lock().clone();
+                let users = self.notes.users.lock().clone();
                 self.links.ask(client, address, &users)?;
             }
             Call::NewTarget(name) => self.new_target(client, name)?,
@@ -61,13 +65,13 @@ impl Life {
             }
             Call::Talk(address) => self.talk(client, address_of(address)),
             Call::Link(number) => {
-                let users = self.host.users.lock().clone();
+                let users = self.notes.users.lock().clone();
                 self.links.ask(client, number, &users)?;
             }
             Call::ReportLinks => {
                 // Another call may have received some.
                 self.links.take_offers(client);
-                self.host.links.lock().extend(self.links.report());
+                self.notes.links.lock().extend(self.links.report());
             }
             Call::Service => {
                 let outcome = process::perform(client, call, &mut 0)?;
@@ -103,7 +107,7 @@ impl Life {
         let stale = is_new && socket::discard_received(socket.fd.as_fd()) > 0;
         if stale {
             let complaint = format!("{} gets a socket with packets of others", client.slot());
-            self.host.complaints.lock().push(complaint);
+            self.notes.complaints.lock().push(complaint);
         }
         Ok(())
     }
@@ -115,7 +119,7 @@ impl Life {
         let number = self.host.number() & 0xffff;
         let qpn = Qpn::new(u32::from(client.slot().get()) << 16 | number);
         let created = (domain(name), self.number);
-        self.host.targets.lock().insert(qpn.get(), created);
+        self.notes.targets.lock().insert(qpn.get(), created);
         if client.new_target(domain(name), qpn)? {
             self.own_targets.push((name, qpn));
         }
@@ -125,7 +129,7 @@ impl Life {
     /// Opens the newest target that another process has created, if it is still there.
     fn open_target(&mut self, client: &BrokerClient, name: u8) -> Result<(), BrokerError> {
         process::perform(client, Call::OpenDomain(name), &mut 0)?;
-        let targets = self.host.targets.lock().clone();
+        let targets = self.notes.targets.lock().clone();
         let of_others = targets.into_iter().filter(|(number, (key, _))| {
             *key == domain(name) && !self.own_targets.contains(&(name, Qpn::new(*number)))
         });
@@ -180,8 +184,8 @@ impl Life {
         }
         if let Some(connections) = &mut self.connections {
             connections.write(record.own_id, Some(record));
-            self.host.acks.lock().push(ack);
-            self.host.talks.lock().insert(number, self.number);
+            self.notes.acks.lock().push(ack);
+            self.notes.talks.lock().insert(number, self.number);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use super::super::client::view::inode_of;
+use super::super::simulated::identity::inode_of;
 use super::super::{BrokerClient, BrokerError, sys};
 use super::step::{CLIENTS, Call};
 use super::world::World;
@@ -83,7 +83,7 @@ impl World {
             let addresses = view.sockets.keys();
             addresses.map(|local| (*local, view.slot))
         });
-        *self.host.users.lock() = users.collect();
+        *self.notes.users.lock() = users.collect();
     }
 
     /// Checks that the ends of a link belong together: both processes have the same memory, or the
@@ -92,12 +92,12 @@ impl World {
     /// # Errors
     /// A text that names the broken condition.
     pub(super) fn check_links(&mut self) -> Result<(), String> {
-        self.host.links.lock().clear();
+        self.notes.links.lock().clear();
         for client in 0..CLIENTS {
             self.call(client, Call::ReportLinks)?;
         }
         let mut all: BTreeMap<u64, Vec<bool>> = BTreeMap::new();
-        for (memory, is_gone) in std::mem::take(&mut *self.host.links.lock()) {
+        for (memory, is_gone) in std::mem::take(&mut *self.notes.links.lock()) {
             all.entry(memory).or_default().push(is_gone);
         }
         for (memory, ends) in all {

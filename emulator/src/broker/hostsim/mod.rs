@@ -10,7 +10,6 @@
 //!
 //! `cargo xtask hostsim --seeds N [--seed S]` runs the test of this module.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::panic;
 use std::thread;
@@ -19,12 +18,9 @@ use std::time::Instant;
 use crate::inherited::stay_on_one_cpu;
 use crate::random::Random;
 
-pub(crate) mod brokers;
 mod checks;
 mod children;
 mod fidelity;
-pub(crate) mod handover;
-mod identity;
 mod knowledge;
 mod life;
 mod links;
@@ -34,6 +30,7 @@ mod reasons;
 mod step;
 mod world;
 
+use super::simulated::brokers::Marks;
 use step::{Call, Step};
 use world::World;
 
@@ -51,9 +48,6 @@ const CROWDED: u64 = 8;
 const SHARING: u64 = 4;
 /// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
 const ENV: &str = "ROCADE_HOSTSIM";
-
-/// Counts of what must happen sometimes.
-type Marks = BTreeMap<&'static str, u64>;
 
 /// Draws the steps of a seed.
 fn steps_of(seed: u64) -> Vec<Step> {

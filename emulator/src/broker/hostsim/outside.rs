@@ -11,10 +11,11 @@ use rocade_wire::mad::CmMessage;
 
 use super::super::gsi::message_of;
 use super::super::paths::{Paths, open_lock};
+use super::super::simulated::brokers::address_of;
+use super::super::simulated::identity::SimulatedProcess;
 use super::super::{start, sys};
-use super::identity::SimulatedProcess;
 use super::life::ACKNOWLEDGE;
-use super::process::{address_of, peer_address};
+use super::process::peer_address;
 use super::world::{Member, World};
 use crate::link::{LocalAddr, ROCE_PORT, socket};
 use crate::steering::ProcessSlot;
@@ -86,16 +87,17 @@ struct ToVacant {
 
 impl World {
     pub(super) fn be_silent(&mut self, dir: u8) {
-        let process = SimulatedProcess::new(&self.host, dir);
-        if let Ok(connection) = start::connect(&Paths::new(&self.config(dir)), &process) {
+        let process = SimulatedProcess::new(&self.host, dir).expect("a process");
+        if let Ok(connection) = start::connect(&Paths::new(&self.brokers.config_of(dir)), &process)
+        {
             self.mark("a program connects and is silent");
-            self.strangers.push(connection);
+            self.brokers.strangers.push(connection);
         }
     }
 
     /// Checks that the brokers have hung up all that are no clients.
     pub(super) fn check_strangers(&self) -> Result<(), String> {
-        for stranger in &self.strangers {
+        for stranger in &self.brokers.strangers {
             let mut ends = [sys::poll_readable(stranger.as_fd())];
             sys::poll(&mut ends, Some(Duration::ZERO)).map_err(|error| error.to_string())?;
             if ends[0].revents & libc::POLLHUP == 0 {
@@ -107,7 +109,7 @@ impl World {
 
     /// Lets others keep the first slots of a directory.
     pub(super) fn crowd(&mut self) -> Result<(), String> {
-        let paths = Paths::new(&self.config(0));
+        let paths = Paths::new(&self.brokers.config_of(0));
         paths.prepare().map_err(|error| error.to_string())?;
         for slot in (1..=CROWD).map(ProcessSlot::new) {
             let lock = open_lock(&paths.slot_lock(slot)).map_err(|error| error.to_string())?;
@@ -139,6 +141,7 @@ impl World {
         };
         let brokers = self
             .brokers
+            .list
             .iter()
             .filter(|broker| broker.dir == member.dir);
         let mut brokers = brokers.filter(|broker| {
@@ -146,7 +149,7 @@ impl World {
             server.is_some_and(|server| server.has_journal(slot))
         });
         if let (Some(broker), None) = (brokers.next(), brokers.next()) {
-            let talks = self.host.talks.lock();
+            let talks = self.notes.talks.lock();
             let of_it = talks
                 .iter()
                 .filter(|(_, process)| **process == member.number);
@@ -159,7 +162,7 @@ impl World {
     pub(super) fn check_farewells(&mut self) -> Result<(), String> {
         self.peer.receive();
         for (number, broker) in std::mem::take(&mut self.farewells) {
-            if !self.brokers.iter().any(|one| one.number() == broker) {
+            if !self.brokers.list.iter().any(|one| one.number() == broker) {
                 continue;
             }
             self.mark("the peer of a killed process is told");
@@ -175,7 +178,7 @@ impl World {
             }
         }
         let living: BTreeSet<_> = self.clients().map(|(member, _)| member.number).collect();
-        let talks = self.host.talks.lock();
+        let talks = self.notes.talks.lock();
         let mut talks = talks.iter().filter(|(_, process)| living.contains(process));
         match talks.find(|(number, _)| self.peer.ended.contains(number)) {
             Some((number, _)) => Err(format!("connection {number} of a living process is ended")),
@@ -217,7 +220,12 @@ impl World {
     /// Sends a packet to each slot without a process, to one of its targets if there is one.
     fn send_to_vacant(&self) -> io::Result<Vec<ToVacant>> {
         let mut sent = Vec::new();
-        for server in self.brokers.iter().filter_map(|one| one.server.as_deref()) {
+        for server in self
+            .brokers
+            .list
+            .iter()
+            .filter_map(|one| one.server.as_deref())
+        {
             let known = server.view();
             for (local, group) in &known.groups {
                 for slot in (1..group.sockets.len()).filter_map(|at| u8::try_from(at).ok()) {

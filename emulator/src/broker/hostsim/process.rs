@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -18,30 +17,23 @@ use rocade_wire::mad::ServiceId;
 use super::super::client::view::View;
 use super::super::identity::Identity;
 use super::super::machine::Machine;
+use super::super::simulated::brokers::{ADDRESSES, address_of};
+use super::super::simulated::handover::{Receiver, Sender, channel};
+use super::super::simulated::host::Host;
+use super::super::simulated::identity::SimulatedProcess;
 use super::super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
-use super::handover::{Receiver, Sender, channel};
-use super::identity::{Processes, SimulatedProcess};
 use super::life::Life;
 use super::links::End;
-use super::step::{ADDRESSES, Call, NAMES};
+use super::step::{Call, NAMES};
 use crate::gsi::services::{Binding, BoundTo, Conflict};
 use crate::journal::{DomainKey, JournalSlot};
 use crate::link::LocalAddr;
 use crate::steering::ProcessSlot;
 use crate::sync::Mutex;
 
-/// Environment variable with the number of a host, for its real processes.
-pub(super) const HOST: &str = "ROCADE_HOSTSIM_HOST";
-
-/// State that all processes of a host share.
+/// Facts that clients of a host tell the schedule and each other, beside the system.
 #[derive(Debug, Default)]
-pub(super) struct Host {
-    pub(super) now_ns: Arc<AtomicU64>,
-    /// Brokers that clients have started: the ends of their liveness sockets, and the directory.
-    pub(super) started: Mutex<Vec<(OwnedFd, u8)>>,
-    pub(super) processes: Mutex<Processes>,
-    /// Numbers given to processes, brokers, connections and targets so far.
-    given: AtomicU32,
+pub(super) struct Notes {
     /// The processes that have created the targets, by number.
     pub(super) targets: Mutex<BTreeMap<u32, (DomainKey, u32)>>,
     /// The processes that talk to another host, by the number of the connection.
@@ -54,17 +46,6 @@ pub(super) struct Host {
     pub(super) links: Mutex<Vec<End>>,
     /// Broken conditions that processes have seen.
     pub(super) complaints: Mutex<Vec<String>>,
-}
-
-impl Host {
-    pub(super) fn now(&self) -> Time {
-        Time::from_ns(self.now_ns.load(Ordering::Relaxed))
-    }
-
-    /// Returns a number that no other has.
-    pub(super) fn number(&self) -> u32 {
-        1 + self.given.fetch_add(1, Ordering::Relaxed)
-    }
 }
 
 /// An order of the schedule. A process that can get none any longer is dead.
@@ -163,6 +144,7 @@ impl Process {
     /// Starts a process that connects to the broker. Returns its first report.
     pub(super) fn start(
         host: &Arc<Host>,
+        notes: &Arc<Notes>,
         process: SimulatedProcess,
         config: BrokerConfig,
     ) -> (Self, Report) {
@@ -177,7 +159,7 @@ impl Process {
             process,
             line: Arc::clone(&line),
         };
-        let life = Life::new(machine.process.number, host);
+        let life = Life::new(machine.process.number, host, notes);
         let thread = thread::spawn(move || live(machine, life, &config, &line));
         let process = Self {
             orders: Some(orders),
@@ -283,13 +265,6 @@ pub(super) fn perform(
 
 fn target(client: &BrokerClient, number: u32) -> Qpn {
     Qpn::new(u32::from(client.slot().get()) << 16 | 0x100 | number)
-}
-
-/// Returns an address that no other test uses.
-pub(super) fn address_of(address: u8) -> LocalAddr {
-    let number = std::env::var(HOST).ok().and_then(|text| text.parse().ok());
-    let [_, _, high, low] = number.unwrap_or_else(std::process::id).to_be_bytes();
-    std::net::IpAddr::from([127, (high & 0x1f) | 0xc0, low, 200 + address]).into()
 }
 
 /// Returns the address of another host.

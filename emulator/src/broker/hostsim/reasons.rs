@@ -70,7 +70,7 @@ impl World {
         call: Option<Call>,
         view: Option<&View>,
     ) -> Result<(), String> {
-        if let Some(complaint) = self.host.complaints.lock().pop() {
+        if let Some(complaint) = self.notes.complaints.lock().pop() {
             return Err(complaint);
         }
         let is_kept = view.is_some_and(|view| match call {

@@ -1,13 +1,10 @@
 //! Steps of a simulated host.
 
+pub(super) use super::super::simulated::brokers::{ADDRESSES, DIRS};
 use crate::random::Random;
 
 /// Number of processes at a time.
 pub(super) const CLIENTS: u8 = 5;
-/// Number of runtime directories, each with a broker of its own.
-pub(super) const DIRS: u8 = 2;
-/// Number of addresses.
-pub(super) const ADDRESSES: u8 = 2;
 /// Number of ports of the connection manager, and of shared domains.
 pub(super) const NAMES: u8 = 2;
 

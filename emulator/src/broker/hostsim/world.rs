@@ -2,27 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rocade_transport::Time;
-use tempfile::TempDir;
 
 use super::super::client::view::View;
-use super::super::paths::Paths;
 use super::super::protocol::{Request, VERSION, with_version};
-use super::super::server::Server;
-use super::super::server::start::Takeover;
-use super::super::{BrokerConfig, start, sys};
-use super::Marks;
-use super::identity::SimulatedProcess;
+use super::super::simulated::brokers::{Brokers, Marks};
+use super::super::simulated::host::Host;
+use super::super::simulated::identity::SimulatedProcess;
+use super::super::sys;
 use super::outside::Peer;
-use super::process::{Host, Outcome, Process, Report, Wait, outcome_of};
-use super::step::{CLIENTS, Call, DIRS, Step};
-use crate::fdpass;
+use super::process::{Notes, Outcome, Process, Report, Wait, outcome_of};
+use super::step::{CLIENTS, Call, Step};
 
 mod schedule;
 
@@ -55,8 +49,6 @@ const REST: Duration = Duration::from_secs(40);
 pub(super) const ROUNDS: usize = 20_000;
 /// Time to the first service of a client that has lost its connection.
 const FIRST_SERVICE: Duration = Duration::from_millis(50);
-/// Time after which an unused broker ends.
-const IDLE: Duration = Duration::from_secs(2);
 /// Time that passes while others are ready to run.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -78,49 +70,18 @@ pub(super) struct Member {
     pub(super) number: u32,
 }
 
-/// A broker of the host.
-pub(super) struct Broker {
-    pub(super) dir: u8,
-    process: Arc<SimulatedProcess>,
-    /// `None` while it starts.
-    pub(super) server: Option<Box<Server>>,
-    takeover: Option<Takeover>,
-    /// A user has told it to end.
-    is_told: bool,
-    /// Time at which it was last used by a process.
-    used_at: Time,
-    /// Time of its next turn.
-    next: Time,
-    is_stopped: bool,
-    _liveness_socket: OwnedFd,
-}
-
-impl Broker {
-    /// Returns the number of its process.
-    pub(super) fn number(&self) -> u32 {
-        self.process.number
-    }
-}
-
-/// Held by the only host at a time, because all have the same addresses.
-static ONLY: Mutex<()> = Mutex::new(());
-
 pub(super) struct World {
     pub(super) host: Arc<Host>,
-    dirs: Vec<TempDir>,
+    pub(super) notes: Arc<Notes>,
     pub(super) members: Vec<Option<Member>>,
-    pub(super) brokers: Vec<Broker>,
     /// Processes that have ended, whose children keep their descriptors.
     pub(super) children: Vec<Member>,
-    /// Connections of programs of other versions.
-    pub(super) strangers: Vec<OwnedFd>,
     /// Another host.
     pub(super) peer: Peer,
     /// Connections of processes that were killed, and the brokers that have to end them.
     pub(super) farewells: Vec<(u32, u32)>,
     /// The locks that children of ended processes keep.
     pub(super) crowd: Vec<File>,
-    marks: Marks,
     /// Number of times that a process or broker was killed, stopped or told to end.
     pub(super) disturbances: u64,
     /// A process with a client was stopped.
@@ -131,32 +92,27 @@ pub(super) struct World {
     used: BTreeSet<u8>,
     /// Outcomes of the last call of each process, other than services.
     pub(super) results: BTreeMap<u8, String>,
-    _only: MutexGuard<'static, ()>,
+    /// Dropped last, because the next host uses the same addresses then.
+    pub(super) brokers: Brokers,
 }
 
 impl World {
     pub(super) fn new() -> Self {
-        let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
-        let dir = |_| runtime_dir().expect("a directory");
-        let host = Host::default();
-        host.now_ns.store(1_000_000_000, Ordering::Relaxed);
+        let brokers = Brokers::new().expect("a directory");
         Self {
-            host: Arc::new(host),
-            dirs: (0..DIRS).map(dir).collect(),
+            host: Arc::clone(&brokers.host),
+            notes: Arc::default(),
             members: (0..CLIENTS).map(|_| None).collect(),
-            brokers: Vec::new(),
+            brokers,
             children: Vec::new(),
-            strangers: Vec::new(),
             peer: Peer::new(),
             farewells: Vec::new(),
             crowd: Vec::new(),
-            marks: Marks::new(),
             disturbances: 0,
             has_stopped: false,
             leased: BTreeSet::new(),
             used: BTreeSet::new(),
             results: BTreeMap::new(),
-            _only: only,
         }
     }
 
@@ -165,7 +121,7 @@ impl World {
         // A client that waits for its broker does so no longer.
         self.members.clear();
         self.children.clear();
-        self.marks
+        self.brokers.marks
     }
 
     /// Takes all steps, then lets the host come to rest.
@@ -188,18 +144,7 @@ impl World {
     }
 
     pub(super) fn mark(&mut self, mark: &'static str) {
-        *self.marks.entry(mark).or_default() += 1;
-    }
-
-    pub(super) fn config(&self, dir: u8) -> BrokerConfig {
-        BrokerConfig {
-            runtime_dir: Some(self.dirs[usize::from(dir)].path().to_owned()),
-            // It is looked for, and not started.
-            command: Some(vec!["/bin/sh".into()]),
-            // An unused one ends before the host is at rest.
-            idle_timeout: IDLE,
-            ..BrokerConfig::default()
-        }
+        self.brokers.mark(mark);
     }
 
     pub(super) fn take(&mut self, step: Step) -> Result<(), String> {
@@ -209,7 +154,7 @@ impl World {
             Step::GoOn { client } => drop(self.go_on(client)?),
             Step::Turn { broker } => {
                 if let Some(broker) = self.index_of(broker) {
-                    self.turn(broker)?;
+                    self.brokers.turn(broker)?;
                 }
             }
             Step::Work { rounds } => {
@@ -228,24 +173,19 @@ impl World {
                 if let Some(broker) = self.index_of(broker) {
                     self.mark("a broker is killed");
                     self.disturbances += 1;
-                    self.end_broker(broker);
+                    self.brokers.end_broker(broker);
                 }
             }
             Step::StopBroker { broker } => self.stop_broker(broker, true),
             Step::ContinueBroker { broker } => self.stop_broker(broker, false),
             Step::EndBroker { dir } => {
-                let message = Request::Stop.encode();
-                if self.tell(dir, &message) {
-                    let brokers = self.brokers.iter_mut();
-                    brokers
-                        .filter(|broker| broker.dir == dir)
-                        .for_each(|broker| broker.is_told = true);
+                if self.brokers.tell_to_end_in(dir) {
                     self.disturbances += 1;
                     self.mark("a broker is told to end");
                 }
             }
             Step::OtherVersion { dir } => {
-                if self.tell(dir, &other_version()) {
+                if self.brokers.tell(dir, &other_version()) {
                     self.mark("a program of another version is refused");
                 }
             }
@@ -253,12 +193,12 @@ impl World {
             Step::Packet { address, slot } => self.send_packet(address, slot),
             Step::Crowd => self.crowd()?,
         }
-        self.start_brokers();
+        self.brokers.start_brokers();
         Ok(())
     }
 
     fn index_of(&self, broker: u8) -> Option<usize> {
-        usize::from(broker).checked_rem(self.brokers.len())
+        usize::from(broker).checked_rem(self.brokers.list.len())
     }
 
     fn connect(&mut self, client: u8, dir: u8) -> Result<(), String> {
@@ -266,9 +206,14 @@ impl World {
             return Ok(());
         }
         self.used.insert(dir);
-        let process = SimulatedProcess::new(&self.host, dir);
+        let process = SimulatedProcess::new(&self.host, dir).expect("a process");
         let number = process.number;
-        let (process, report) = Process::start(&self.host, process, self.config(dir));
+        let (process, report) = Process::start(
+            &self.host,
+            &self.notes,
+            process,
+            self.brokers.config_of(dir),
+        );
         self.members[usize::from(client)] = Some(Member {
             process,
             dir,
@@ -380,7 +325,7 @@ impl World {
     pub(super) fn is_disturbed(&self, since: u64) -> bool {
         let mut members = self.members.iter().flatten();
         self.disturbances > since
-            || self.brokers.iter().any(|broker| broker.is_stopped)
+            || self.brokers.list.iter().any(|broker| broker.is_stopped)
             // They may keep sockets that no broker has.
             || !self.children.is_empty()
             || members.any(|member| member.is_stopped)
@@ -404,7 +349,7 @@ impl World {
         self.host.processes.lock().end(member.number);
         drop(member);
         // What it has started before.
-        self.start_brokers();
+        self.brokers.start_brokers();
     }
 
     fn stop(&mut self, client: u8, is_stopped: bool) {
@@ -418,30 +363,12 @@ impl World {
 
     fn stop_broker(&mut self, broker: u8, is_stopped: bool) {
         if let Some(broker) = self.index_of(broker) {
-            let broker = &mut self.brokers[broker];
+            let broker = &mut self.brokers.list[broker];
             self.disturbances += u64::from(broker.is_stopped != is_stopped);
             broker.is_stopped = is_stopped;
             let number = broker.number();
             self.host.processes.lock().stop(number, is_stopped);
         }
-    }
-
-    /// Removes a broker that has ended.
-    fn end_broker(&mut self, index: usize) {
-        let broker = self.brokers.remove(index);
-        self.host.processes.lock().end(broker.number());
-    }
-
-    /// Sends a message of another program to the broker of a directory. Returns false if none
-    /// listens.
-    fn tell(&mut self, dir: u8, message: &[u8]) -> bool {
-        let process = SimulatedProcess::new(&self.host, dir);
-        let Ok(connection) = start::connect(&Paths::new(&self.config(dir)), &process) else {
-            return false;
-        };
-        let sent = fdpass::send(connection.as_fd(), message, &[]).is_ok();
-        self.strangers.push(connection);
-        sent
     }
 
     /// The processes that have a slot.
@@ -468,12 +395,6 @@ impl World {
     pub(super) fn note_shared(&mut self) {
         self.mark("two processes share an address");
     }
-}
-
-/// Returns a directory in memory if there is one, because each seed makes and removes hundreds of
-/// files.
-fn runtime_dir() -> io::Result<TempDir> {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
 /// Returns the first message of a program with another version of the protocol.

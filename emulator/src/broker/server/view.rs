@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rocade_wire::Qpn;
 
-use super::{Input, Server};
-use crate::broker::client::view::inode_of;
+use super::Server;
+use crate::broker::simulated::identity::inode_of;
 use crate::gsi::services::Binding;
 use crate::journal::DomainKey;
 use crate::link::LocalAddr;
@@ -52,12 +52,6 @@ pub(in crate::broker) struct GroupView {
     pub(in crate::broker) users: BTreeSet<ProcessSlot>,
 }
 
-impl Input {
-    pub(in crate::broker) fn is_empty(&self) -> bool {
-        self.fds.iter().all(|entry| entry.revents == 0)
-    }
-}
-
 impl Server {
     pub(in crate::broker) fn view(&self) -> View {
         let groups = self.groups.iter().map(|(local, group)| {
@@ -81,11 +75,6 @@ impl Server {
             domains: self.domains.view(),
             journals: journals.collect(),
         }
-    }
-
-    /// Returns true if a process uses the broker, or has a slot without a connection.
-    pub(in crate::broker) fn is_used(&self) -> bool {
-        self.slots.has_orphans() || self.clients.iter().any(|client| client.slot.is_some())
     }
 
     /// Returns true if the broker learns from a journal what the process of the slot leaves.

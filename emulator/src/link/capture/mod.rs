@@ -215,7 +215,7 @@ impl Drop for Capture {
 
 /// Starts the writer thread. A simulated process (`hostsim`) has none, and writes when it ends.
 fn start_writer(shared: &Arc<CaptureShared>) -> io::Result<Option<JoinHandle<()>>> {
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
     if crate::sync::turn::own().is_some() {
         return Ok(None);
     }

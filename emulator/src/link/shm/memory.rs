@@ -116,7 +116,7 @@ impl Area {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        #[cfg(all(test, not(loom)))]
+        #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
         if let Some(schedule) = crate::sync::turn::own() {
             schedule.note_mapping(start.as_ptr().expose_provenance(), len);
         }
@@ -152,7 +152,7 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        #[cfg(all(test, not(loom)))]
+        #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
         if let Some(schedule) = crate::sync::turn::own() {
             schedule.forget_mapping(self.start.as_ptr().addr());
         }

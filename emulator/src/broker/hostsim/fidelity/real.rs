@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::super::process::{HOST, Outcome, outcome_of, perform, text_of};
+use super::super::process::{Outcome, outcome_of, perform, text_of};
 use super::super::step::{CLIENTS, Call, DIRS};
 use super::super::world::{is_readable, other_version};
 use super::{Act, Stage, call_of};
 use crate::broker::identity::ThisProcess;
 use crate::broker::paths::Paths;
+use crate::broker::simulated::brokers::HOST;
 use crate::broker::{self, BrokerClient, BrokerConfig, BrokerError, ServiceOutcome, start};
 use crate::fdpass;
 

@@ -21,7 +21,7 @@ impl Simulated {
             Act::Call { client, call } => Step::Call { client, call },
             Act::Kill { client } => Step::Kill { client },
             Act::KillBroker { dir } => {
-                let mut brokers = self.0.brokers.iter();
+                let mut brokers = self.0.brokers.list.iter();
                 let broker = brokers.position(|broker| broker.dir == dir)?;
                 Step::KillBroker {
                     broker: u8::try_from(broker).ok()?,

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::RawFd;
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
@@ -12,15 +13,16 @@ use std::time::Duration;
 
 use super::delivery::Delivery;
 use super::own_thread::{Killed, OwnThread};
-use super::plan::PLACE_GROUPS;
-use crate::broker::hostsim::brokers::HostProcess;
-use crate::broker::hostsim::handover::{Receiver, Sender, channel};
+use crate::broker::simulated::brokers::HostProcess;
+use crate::broker::simulated::handover::{Receiver, Sender, channel};
 use crate::random::Random;
 use crate::sync::turn::{self, Pause, Place, Schedule as _};
 use crate::sys;
 
 /// Number of rounds in which the first thread keeps what it has.
 const ROUNDS_WITHOUT_FIRST: usize = 8;
+/// Longest real time of a turn. Emulated processors are slow.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Most rounds in which the threads of a killed process unwind.
 const ROUNDS_OF_DEATH: usize = 10_000;
 
@@ -37,36 +39,36 @@ const PAUSES: [&str; 5] = [
 
 /// State that all threads of a host share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) time: Arc<AtomicU64>,
-    pub(super) random: Mutex<Random>,
+pub(crate) struct Shared {
+    pub(crate) time: Arc<AtomicU64>,
+    pub(crate) random: Mutex<Random>,
     /// Number of locks that threads hold, but for the running one.
-    pub(super) held_by_others: AtomicUsize,
+    pub(crate) held_by_others: AtomicUsize,
     /// Threads that the running one has started.
     spawned: Mutex<Vec<Thread>>,
 }
 
 impl Shared {
-    pub(super) fn random(&self) -> u64 {
+    pub(crate) fn random(&self) -> u64 {
         lock(&self.random).next()
     }
 
-    pub(super) fn below(&self, limit: u64) -> u64 {
+    pub(crate) fn below(&self, limit: u64) -> u64 {
         self.random() % limit.max(1)
     }
 
     /// Returns a time from now.
-    pub(super) fn after(&self, time: Duration) -> u64 {
+    pub(crate) fn after(&self, time: Duration) -> u64 {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.now_ns().saturating_add(ns)
     }
 
-    pub(super) fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.time.load(Ordering::Relaxed)
     }
 
     /// Starts a thread of a process. It runs when the schedule gives it a turn.
-    pub(super) fn spawn(
+    pub(crate) fn spawn(
         self: &Arc<Self>,
         process: &Arc<Process>,
         name: &str,
@@ -93,10 +95,10 @@ impl Shared {
             own.end(failure.map(|payload| text_of(&*payload)));
         });
         lock(&self.spawned).push(Thread {
-            name: format!("{}.{name}", process.number),
+            name: format!("{}.{name}", process.name),
             process: process.number,
             orders: Some(orders),
-            reports,
+            reports: Some(reports),
             state: State::Turn,
             locks: 0,
             place: None,
@@ -109,23 +111,24 @@ impl Shared {
 
 /// A process of a host, which its threads share.
 #[derive(Debug)]
-pub(super) struct Process {
-    pub(super) number: usize,
-    pub(super) identity: HostProcess,
-    pub(super) is_dead: AtomicBool,
+pub(crate) struct Process {
+    pub(crate) number: usize,
+    pub(crate) name: String,
+    pub(crate) identity: HostProcess,
+    pub(crate) is_dead: AtomicBool,
     /// Number of datagrams after which it is killed.
-    pub(super) datagrams_left: AtomicU64,
+    pub(crate) datagrams_left: AtomicU64,
     /// True once it has sent the last of them.
-    pub(super) is_doomed: AtomicBool,
+    pub(crate) is_doomed: AtomicBool,
     /// Memory that others can see: start and length.
-    pub(super) mappings: Mutex<BTreeMap<usize, usize>>,
+    pub(crate) mappings: Mutex<BTreeMap<usize, usize>>,
     /// Timers that have not expired, and when they do.
-    pub(super) alarms: Mutex<BTreeMap<RawFd, u64>>,
+    pub(crate) alarms: Mutex<BTreeMap<RawFd, u64>>,
 }
 
 /// A message to the schedule from a thread that stops running.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(crate) enum Report {
     /// The thread hands over at a place, and holds so many locks.
     Paused(Pause, usize, Option<Place>),
     /// The thread has ended, perhaps by a panic.
@@ -134,26 +137,26 @@ pub(super) enum Report {
 
 /// A thread, seen by the schedule.
 #[derive(Debug)]
-pub(super) struct Thread {
-    pub(super) name: String,
-    pub(super) process: usize,
+pub(crate) struct Thread {
+    pub(crate) name: String,
+    pub(crate) process: usize,
     orders: Option<Sender<()>>,
-    reports: Receiver<Report>,
-    pub(super) state: State,
+    reports: Option<Receiver<Report>>,
+    pub(crate) state: State,
     /// Number of locks that it holds.
     locks: usize,
     /// The place at which it hands over.
     place: Option<Place>,
     /// Number of its turns, by the kind of pause after them.
-    pub(super) turns: [u64; 5],
+    pub(crate) turns: [u64; 5],
     /// A thread that gets no processor.
-    pub(super) is_frozen: bool,
+    pub(crate) is_frozen: bool,
     join: Option<JoinHandle<()>>,
 }
 
 /// The state of a thread that does not run.
 #[derive(Debug)]
-pub(super) enum State {
+pub(crate) enum State {
     Turn,
     Idle,
     Change {
@@ -170,7 +173,7 @@ pub(super) enum State {
 
 impl Thread {
     /// Returns the time at which it runs by itself.
-    pub(super) const fn deadline(&self) -> Option<u64> {
+    pub(crate) const fn deadline(&self) -> Option<u64> {
         match self.state {
             State::Change { until, .. } | State::Ready { until, .. } if until < u64::MAX => {
                 Some(until)
@@ -179,14 +182,39 @@ impl Thread {
         }
     }
 
-    pub(super) const fn has_ended(&self) -> bool {
+    /// Names what it waits for.
+    pub(crate) fn tell(&self) -> String {
+        let state = match &self.state {
+            State::Ready { fds, until } => format!("waits for {} until {until}", fds.len()),
+            state => format!("{state:?}"),
+        };
+        let frozen = if self.is_frozen {
+            ", without a processor"
+        } else {
+            ""
+        };
+        format!("\n  {}: {state}{frozen}, turns {:?}", self.name, self.turns)
+    }
+
+    pub(crate) const fn has_ended(&self) -> bool {
         matches!(self.state, State::Ended)
+    }
+
+    /// Lets go of a thread that does not hand over. Returns a text about it.
+    fn abandon(&mut self) -> String {
+        (self.orders, self.reports, self.join) = (None, None, None);
+        self.state = State::Ended;
+        format!(
+            "thread {} has run for {PATIENCE:?}: it computes, or waits for something outside of \
+             the simulated host, for which it has to wait in a loop that sleeps there",
+            self.name
+        )
     }
 }
 
 /// A turn of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     /// The time at its end.
     at: u64,
     thread: usize,
@@ -198,36 +226,39 @@ pub(super) struct Turn {
 
 /// Counts of what happened at a place in the code.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Visits {
+pub(crate) struct Visits {
     /// Number of turns that ended there.
-    pub(super) turns: u64,
+    pub(crate) turns: u64,
     /// Number of threads that were there when their process was killed.
-    pub(super) deaths: u64,
+    #[cfg(test)]
+    pub(crate) deaths: u64,
 }
 
 /// The places at which threads hand over.
-pub(super) type Places = BTreeMap<Place, Visits>;
+pub(crate) type Places = BTreeMap<Place, Visits>;
 
 /// The threads of a host.
 #[derive(Debug)]
-pub(super) struct Schedule {
-    pub(super) shared: Arc<Shared>,
-    pub(super) threads: Vec<Thread>,
+pub(crate) struct Schedule {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) threads: Vec<Thread>,
     /// Number of turns so far.
-    pub(super) turns: u64,
+    pub(crate) turns: u64,
     /// Number of turns after which something may have changed.
     changes: u64,
     /// A process that is stopped.
-    pub(super) stopped: Option<usize>,
+    pub(crate) stopped: Option<usize>,
     /// All turns so far.
-    pub(super) steps: Vec<Turn>,
-    pub(super) places: Places,
+    pub(crate) steps: Vec<Turn>,
+    pub(crate) places: Places,
     delivery: Delivery,
 }
 
 impl Schedule {
-    pub(super) fn new(time: Arc<AtomicU64>, seed: u64) -> Self {
-        Self {
+    /// # Errors
+    /// The system has no sockets on loopback.
+    pub(crate) fn new(time: Arc<AtomicU64>, seed: u64) -> io::Result<Self> {
+        Ok(Self {
             shared: Arc::new(Shared {
                 time,
                 random: Mutex::new(Random(seed)),
@@ -240,27 +271,27 @@ impl Schedule {
             stopped: None,
             steps: Vec::new(),
             places: Places::new(),
-            delivery: Delivery::new(),
-        }
+            delivery: Delivery::new()?,
+        })
     }
 
     /// Waits until the datagrams of a turn have arrived.
-    pub(super) fn deliver(&mut self) {
+    pub(crate) fn deliver(&mut self) {
         self.delivery.wait();
     }
 
     /// Takes over the threads that were started.
-    pub(super) fn take_spawned(&mut self) {
+    pub(crate) fn take_spawned(&mut self) {
         self.threads.append(&mut lock(&self.shared.spawned));
     }
 
     /// Returns true if a thread gets no processor.
-    pub(super) fn is_held(&self, thread: &Thread) -> bool {
+    pub(crate) fn is_held(&self, thread: &Thread) -> bool {
         thread.is_frozen || self.stopped == Some(thread.process)
     }
 
     /// Returns the threads that can run, and if all of them look for work in vain.
-    pub(super) fn runnable(&self) -> (Vec<usize>, bool) {
+    pub(crate) fn runnable(&self) -> (Vec<usize>, bool) {
         let now = self.shared.now_ns();
         let can_run = |thread: &Thread| match &thread.state {
             State::Turn | State::Idle => true,
@@ -283,7 +314,7 @@ impl Schedule {
     ///
     /// # Errors
     /// The text of its panic.
-    pub(super) fn run(&mut self, index: usize) -> Result<(), String> {
+    pub(crate) fn run(&mut self, index: usize) -> Result<(), String> {
         self.turns += 1;
         let now = self.shared.now_ns();
         let others = self.threads.iter().enumerate();
@@ -297,7 +328,10 @@ impl Schedule {
             let ns = time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
             ns.map_or(u64::MAX, |ns| from.saturating_add(ns))
         };
-        let report = thread.reports.receive().expect("it reports");
+        let reports = thread.reports.as_ref().expect("it lives");
+        let Ok(report) = reports.receive_within(PATIENCE) else {
+            return Err(thread.abandon());
+        };
         self.delivery.wait();
         let later = self.shared.now_ns().max(now);
         let (state, kind) = match report {
@@ -355,8 +389,9 @@ impl Schedule {
         Ok(())
     }
 
-    /// Returns the process of the last turn, and the group of the place at which it has ended.
-    pub(super) fn place_of_last_turn(&self) -> Option<(usize, u32)> {
+    /// Returns the process of the last turn, and a hash of the place at which it has ended.
+    #[cfg(test)]
+    pub(crate) fn place_of_last_turn(&self) -> Option<(usize, u32)> {
         let turn = self.steps.last()?;
         let place = turn.place?;
         let bytes = place.file().bytes().chain(place.line().to_le_bytes());
@@ -364,11 +399,18 @@ impl Schedule {
         let hash = bytes.fold(0x811c_9dc5, |hash: u32, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         });
-        Some((self.threads[turn.thread].process, hash % PLACE_GROUPS))
+        Some((self.threads[turn.thread].process, hash))
+    }
+
+    /// Forgets all turns but some of the last ones, if there are many.
+    pub(crate) fn forget_steps(&mut self, kept: usize) {
+        if self.steps.len() > 2 * kept {
+            self.steps.drain(..self.steps.len() - kept);
+        }
     }
 
     /// Returns the last turns that did more than look for work in vain, with their times.
-    pub(super) fn last_steps(&self, count: usize) -> Vec<(u64, String)> {
+    pub(crate) fn last_steps(&self, count: usize) -> Vec<(u64, String)> {
         let told = self.steps.iter().rev().filter(|turn| turn.kind != IDLE);
         let text = |turn: &Turn| {
             let name = &self.threads[turn.thread].name;
@@ -384,14 +426,16 @@ impl Schedule {
     }
 
     /// Returns true if the thread holds no lock, so that others do not need it to run.
-    pub(super) fn may_freeze(&self, index: usize) -> bool {
+    #[cfg(test)]
+    pub(crate) fn may_freeze(&self, index: usize) -> bool {
         let thread = &self.threads[index];
         thread.locks == 0 && !thread.has_ended()
     }
 
     /// Notes the places at which the threads of a process are, because it dies now. Returns a text
     /// about them.
-    pub(super) fn note_death(&mut self, process: usize) -> String {
+    #[cfg(test)]
+    pub(crate) fn note_death(&mut self, process: usize) -> String {
         let mut text = String::new();
         let all = self.threads.iter();
         let living = all.filter(|thread| thread.process == process && !thread.has_ended());
@@ -407,7 +451,7 @@ impl Schedule {
     ///
     /// # Errors
     /// The text of a panic.
-    pub(super) fn kill(&mut self, process: &Process) -> Result<(), String> {
+    pub(crate) fn kill(&mut self, process: &Process) -> Result<(), String> {
         process.is_dead.store(true, Ordering::Relaxed);
         for (start, len) in lock(&process.mappings).iter() {
             sys::detach_memory(*start, *len);
@@ -430,7 +474,7 @@ impl Schedule {
                 self.run(*first)?;
             }
         }
-        Err(format!("process {} does not end", process.number))
+        Err(format!("process {} does not end", process.name))
     }
 }
 
@@ -440,12 +484,12 @@ fn are_ready(fds: &[libc::pollfd]) -> bool {
 }
 
 /// Locks a mutex that only the running thread uses.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the text of a panic.
-pub(super) fn text_of(payload: &(dyn Any + Send)) -> String {
+pub(crate) fn text_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic").to_owned()

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::schedule::{Process, Report, Shared, lock};
-use crate::broker::hostsim::handover::{Receiver, Sender};
+use crate::broker::simulated::handover::{Receiver, Sender};
 use crate::sync::turn::{Pause, Place, Schedule};
 
 /// The reason for which the threads of a killed process unwind.
-pub(super) struct Killed;
+pub(crate) struct Killed;
 
 /// Mean weight of the places at which a thread could hand over and does not.
 const POINTS: u64 = 60 * LOCK;
@@ -21,7 +21,7 @@ const POINTS: u64 = 60 * LOCK;
 const LOCK: u64 = 4;
 
 /// A thread, seen by itself.
-pub(super) struct OwnThread {
+pub(crate) struct OwnThread {
     shared: Arc<Shared>,
     process: Arc<Process>,
     orders: Receiver<()>,
@@ -34,7 +34,7 @@ pub(super) struct OwnThread {
 }
 
 impl OwnThread {
-    pub(super) fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         process: Arc<Process>,
         orders: Receiver<()>,
@@ -54,7 +54,7 @@ impl OwnThread {
     }
 
     /// Reports the end of the thread.
-    pub(super) fn end(&self, failure: Option<String>) {
+    pub(crate) fn end(&self, failure: Option<String>) {
         self.reports.send(Report::Ended(failure));
     }
 
@@ -73,8 +73,8 @@ impl OwnThread {
         let waits = usize::from(matches!(pause, Pause::Lock { .. }));
         let locks = crate::sync::held_locks().saturating_sub(waits);
         let place = self.place.get();
-        self.reports.send(Report::Paused(pause, locks, place));
-        if self.orders.receive().is_none() {
+        let is_told = self.reports.send(Report::Paused(pause, locks, place));
+        if (!is_told || self.orders.receive().is_none()) && !std::thread::panicking() {
             panic::resume_unwind(Box::new(Killed));
         }
     }

@@ -4,6 +4,7 @@
 //! a time slice for each message if the machine is busy.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Returns the two ends of a channel for one message at a time.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
@@ -66,6 +67,15 @@ impl<T> Drop for Sender<T> {
     }
 }
 
+/// The reason for which there is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// The sender is gone.
+    Ended,
+    /// The time is over.
+    Late,
+}
+
 /// The only end that receives.
 #[derive(Debug)]
 pub(crate) struct Receiver<T>(Arc<Shared<T>>);
@@ -83,6 +93,29 @@ impl<T> Receiver<T> {
             }
             let changed = self.0.changed.wait(state);
             state = changed.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for a message, for this time at most.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn receive_within(&self, limit: Duration) -> Result<T, Silence> {
+        let end = Instant::now() + limit;
+        let mut state = self.0.lock();
+        loop {
+            if let Some(message) = state.message.take() {
+                return Ok(message);
+            }
+            if state.has_ended {
+                return Err(Silence::Ended);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Silence::Late);
+            }
+            let changed = self.0.changed.wait_timeout(state, left);
+            (state, _) = changed.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! It delivers those over loopback in the call that sends them, unless the processor has much to
 //! do. Then they come later, at a moment that no seed knows.
 
+use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
@@ -19,17 +20,18 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new() -> Self {
-        let open = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-        let (from, to) = (open(), open());
-        let address = to.local_addr().expect("it is bound");
-        from.connect(address).expect("it is reachable");
-        to.set_read_timeout(Some(LIMIT)).expect("a limit");
-        Self {
+    /// # Errors
+    /// The system has no sockets on loopback.
+    pub(super) fn new() -> io::Result<Self> {
+        let open = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        let (from, to) = (open()?, open()?);
+        from.connect(to.local_addr()?)?;
+        to.set_read_timeout(Some(LIMIT))?;
+        Ok(Self {
             from,
             to,
             number: 0,
-        }
+        })
     }
 
     /// Waits until everything that was sent so far has arrived.

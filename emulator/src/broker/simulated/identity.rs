@@ -4,26 +4,33 @@
 //! which tells the broker who it is. Its number stands for its process ID.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use socket2::{SockAddr, SockRef};
 
-use super::super::client::view::inode_of;
 use super::super::identity::Identity;
-use super::process::Host;
+use super::host::Host;
 use crate::fdpass::Peer;
 use crate::sys::bind;
 
 /// Beginning of the names of sockets.
 const PREFIX: &str = "rocade-hostsim";
 
+/// Returns the number of an open file.
+pub(in crate::broker) fn inode_of(fd: BorrowedFd<'_>) -> u64 {
+    let copy = fd.try_clone_to_owned().expect("a descriptor");
+    File::from(copy).metadata().expect("an open file").ino()
+}
+
 /// The processes of a host.
 #[derive(Debug, Default)]
-pub(super) struct Processes {
+pub(in crate::broker) struct Processes {
     /// Processes that live. The first end of a pair closes when the process ends, which others see
     /// at the second one.
     living: BTreeMap<u32, (UnixStream, UnixStream)>,
@@ -36,14 +43,15 @@ pub(super) struct Processes {
 
 impl Processes {
     /// Notes that a process has ended.
-    pub(super) fn end(&mut self, number: u32) {
+    pub(in crate::broker) fn end(&mut self, number: u32) {
         self.living.remove(&number);
         self.stopped.remove(&number);
         self.listening.retain(|_, broker| *broker != number);
     }
 
     /// Stops or continues a process.
-    pub(super) fn stop(&mut self, number: u32, is_stopped: bool) {
+    #[cfg(test)]
+    pub(in crate::broker) fn stop(&mut self, number: u32, is_stopped: bool) {
         if is_stopped {
             self.stopped.insert(number);
         } else {
@@ -52,49 +60,54 @@ impl Processes {
     }
 
     /// Continues all processes.
-    pub(super) fn continue_all(&mut self) {
+    #[cfg(test)]
+    pub(in crate::broker) fn continue_all(&mut self) {
         self.stopped.clear();
     }
 
     /// Notes that a broker listens in a directory.
-    pub(super) fn listen(&mut self, dir: u8, broker: u32) {
+    pub(in crate::broker) fn listen(&mut self, dir: u8, broker: u32) {
         self.listening.insert(dir, broker);
     }
 }
 
 /// A process of a simulated host.
 #[derive(Clone, Debug)]
-pub(super) struct SimulatedProcess {
+pub(in crate::broker) struct SimulatedProcess {
     host: Arc<Host>,
     /// The directory of its broker, or its own if it is one.
-    pub(super) dir: u8,
-    pub(super) number: u32,
+    pub(in crate::broker) dir: u8,
+    pub(in crate::broker) number: u32,
     uid: u32,
 }
 
 impl SimulatedProcess {
     /// Creates a process of this user.
-    pub(super) fn new(host: &Arc<Host>, dir: u8) -> Self {
+    ///
+    /// # Errors
+    /// The system has no descriptor for it.
+    pub(in crate::broker) fn new(host: &Arc<Host>, dir: u8) -> io::Result<Self> {
         let number = host.number();
-        let ends = UnixStream::pair().expect("a pair of sockets");
+        let ends = UnixStream::pair()?;
         host.processes.lock().living.insert(number, ends);
-        Self {
+        Ok(Self {
             host: Arc::clone(host),
             dir,
             number,
             uid: crate::sys::effective_uid(),
-        }
+        })
     }
 
     /// Starts a broker for its directory. Returns the own end of the liveness socket.
-    pub(super) fn start_broker(&self) -> io::Result<OwnedFd> {
+    pub(in crate::broker) fn start_broker(&self) -> io::Result<OwnedFd> {
         let (own, theirs) = UnixStream::pair()?;
         self.host.started.lock().push((theirs.into(), self.dir));
         Ok(own.into())
     }
 
     /// Makes it a process of another user.
-    pub(super) fn of_another_user(self) -> Self {
+    #[cfg(test)]
+    pub(in crate::broker) fn of_another_user(self) -> Self {
         let uid = self.uid + 1;
         Self { uid, ..self }
     }
