@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::board::{BROKER_ENDED, BROKER_KILLED, Board, End};
-use super::plan::{Act, PLACE_GROUPS, PROCESSES, Plan, SUCCESSOR};
+use super::plan::{Act, PLACE_GROUPS, PROCESSES, PlaceOfDeath, Plan, SUCCESSOR};
 use super::program;
 use super::{Marks, connecting};
 use crate::broker::simulated::brokers::until_closed;
@@ -55,8 +55,11 @@ pub(super) struct Host {
     frozen: Option<Frozen>,
     /// Turn after which the process of a strike is killed.
     strike_at: Option<u64>,
-    /// Turns that are left to the process which is killed at a place.
-    visits_left: u64,
+    /// The place at which a process is killed after so many visits: the process, if it is a certain
+    /// one.
+    death_at: Option<(Option<usize>, PlaceOfDeath)>,
+    /// The place at which a thread gets no processor after so many visits.
+    freeze_at: Option<PlaceOfDeath>,
     /// Time until which something was left to do.
     settled_at: u64,
     /// Texts about the processes that were killed.
@@ -72,7 +75,7 @@ impl Host {
 
     /// Makes a host whose processes write their packets to a file when they end.
     pub(super) fn captured(plan: &Plan, capture: Option<PathBuf>) -> Self {
-        let stage = Stage::new(plan.seed, plan.is_quick).expect("a host");
+        let stage = Stage::new(plan.seed, plan.is_quick, plan.slow).expect("a host");
         let (time, begin) = (stage.brokers.time(), stage.now_ns());
         let mut host = Self {
             stage,
@@ -80,7 +83,8 @@ impl Host {
             begin,
             frozen: None,
             strike_at: None,
-            visits_left: plan.place_of_death.map_or(0, |place| place.visits),
+            death_at: plan.place_of_death.map(|place| (None, place)),
+            freeze_at: plan.place_of_freeze,
             settled_at: begin,
             deaths: Vec::new(),
             acts: plan.acts.clone().into(),
@@ -159,29 +163,60 @@ impl Host {
             self.turn(now)?;
             self.kill_doomed()?;
             self.kill_at_place()?;
+            self.freeze_at_place();
         }
+    }
+
+    /// Returns the thread whose turn has ended at a place of the group.
+    fn thread_at(&self, group: u32) -> Option<usize> {
+        let (thread, hash) = self.stage.schedule.place_of_last_turn()?;
+        let is_there = hash % PLACE_GROUPS == group;
+        (is_there && self.stage.schedule.turns >= FIRST_DEATH).then_some(thread)
     }
 
     /// Kills the process whose turn has ended at the place of the plan.
     fn kill_at_place(&mut self) -> Result<(), String> {
-        let Some(of_plan) = self.board.plan.place_of_death else {
+        let Some((wanted, place)) = self.death_at else {
             return Ok(());
         };
-        let Some((process, group)) = self.stage.schedule.place_of_last_turn() else {
+        let Some(thread) = self.thread_at(place.group) else {
             return Ok(());
         };
-        if self.visits_left == 0
-            || group % PLACE_GROUPS != of_plan.group
-            || self.stage.schedule.turns < FIRST_DEATH
-        {
+        let process = self.stage.schedule.threads[thread].process;
+        if wanted.is_some_and(|wanted| wanted != process) {
             return Ok(());
         }
-        self.visits_left -= 1;
-        if self.visits_left > 0 {
+        let visits = place.visits - 1;
+        self.death_at = (visits > 0).then_some((wanted, PlaceOfDeath { visits, ..place }));
+        if visits > 0 {
             return Ok(());
         }
         self.board.mark("a process is killed at a place");
         self.act(Act::Kill(process))
+    }
+
+    /// Takes the processor from the thread whose turn has ended at the place of the plan.
+    fn freeze_at_place(&mut self) {
+        let Some(place) = self.freeze_at else {
+            return;
+        };
+        let Some(thread) = self.thread_at(place.group) else {
+            return;
+        };
+        let visits = place.visits - 1;
+        self.freeze_at = (visits > 0).then_some(PlaceOfDeath { visits, ..place });
+        if visits > 0 {
+            return;
+        }
+        let ends: Vec<_> = self.board.ends().collect();
+        let end = ends
+            .into_iter()
+            .find(|end| self.thread_of(*end) == Some(thread));
+        if let Some(end) = end
+            && self.freeze(end)
+        {
+            self.board.mark("a thread gets no processor at a place");
+        }
     }
 
     /// Kills a process that has sent as many datagrams as the plan says.
@@ -239,6 +274,10 @@ impl Host {
             self.board
                 .mark("a process is killed soon after it has received");
         }
+        if let Some(place) = strike.place {
+            self.death_at = Some((Some(receiver), place));
+            return Ok(());
+        }
         self.act(Act::Kill(receiver))
     }
 
@@ -264,7 +303,12 @@ impl Host {
                     self.board.mark(BROKER_ENDED);
                 }
             }
-            Act::Freeze(number) => self.freeze(number),
+            Act::Freeze(number) => {
+                let end = (number / 2, number % 2);
+                if end.0 < self.board.plan.connections.len() {
+                    self.freeze(end);
+                }
+            }
             Act::Stop(process, ns) => self.stop(process, ns),
             Act::Start => {
                 self.board.mark("a process starts later");
@@ -307,15 +351,8 @@ impl Host {
         }
     }
 
-    /// Takes the processor from a thread that holds no lock.
-    fn freeze(&mut self, number: usize) {
-        if self.frozen.is_some() || self.stage.schedule.stopped.is_some() {
-            return;
-        }
-        let end = (number / 2, number % 2);
-        if end.0 >= self.board.plan.connections.len() {
-            return;
-        }
+    /// Returns the thread of an end.
+    fn thread_of(&self, end: End) -> Option<usize> {
         let process = self.board.process_of(end);
         let main = self
             .board
@@ -326,18 +363,22 @@ impl Host {
         } else {
             format!("{process}.{}", program::name_of(end))
         };
-        let found = self
-            .stage
-            .schedule
-            .threads
-            .iter()
-            .position(|thread| thread.name == name);
-        if let Some(thread) = found.filter(|thread| self.stage.schedule.may_freeze(*thread)) {
-            self.board.mark("a thread gets no processor");
-            self.stage.schedule.threads[thread].is_frozen = true;
-            let until = self.stage.now_ns() + FROZEN_NS;
-            self.frozen = Some(Frozen { thread, end, until });
-        }
+        let mut threads = self.stage.schedule.threads.iter();
+        threads.position(|thread| thread.name == name)
+    }
+
+    /// Takes the processor from the thread of an end, if it holds no lock. Returns false if not.
+    fn freeze(&mut self, end: End) -> bool {
+        let is_free = self.frozen.is_none() && self.stage.schedule.stopped.is_none();
+        let found = self.thread_of(end).filter(|_| is_free);
+        let Some(thread) = found.filter(|thread| self.stage.schedule.may_freeze(*thread)) else {
+            return false;
+        };
+        self.board.mark("a thread gets no processor");
+        self.stage.schedule.threads[thread].is_frozen = true;
+        let until = self.stage.now_ns() + FROZEN_NS;
+        self.frozen = Some(Frozen { thread, end, until });
+        true
     }
 
     /// Lets a frozen thread go on if all others are done, or when they had enough time for it.

@@ -57,7 +57,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 32] = [
+const EXPECTED: [&str; 33] = [
     BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
@@ -90,6 +90,7 @@ const EXPECTED: [&str; 32] = [
     "a shared receive queue reaches its limit",
     "a target is opened that another process has made",
     "a thread gets no processor",
+    "a thread gets no processor at a place",
 ];
 
 /// Returns a simpler plan that still fails, with its failure.

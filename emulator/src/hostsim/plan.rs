@@ -3,6 +3,8 @@
 use super::memory::MOST_MESSAGES;
 use super::services::Service;
 use crate::random::Random;
+use crate::simulated_host::SLOW_GROUPS;
+use crate::simulated_host::schedule::SlowPlaces;
 
 /// Processes of a host that start at the begin.
 pub(super) const PROCESSES: usize = 3;
@@ -104,12 +106,15 @@ pub(super) struct Strike {
     pub(super) messages: u32,
     /// Number of turns in which it lives on.
     pub(super) turns: u64,
+    /// It dies at this place after these turns.
+    pub(super) place: Option<PlaceOfDeath>,
 }
 
 /// Number of groups of places in the code, of which each has a few.
 pub(super) const PLACE_GROUPS: u32 = 128;
 
-/// The place at which a process is killed. Without it, most deaths are where threads are often.
+/// The place at which a process is killed, or a thread gets no processor. Without it, most of that
+/// happens where threads are often.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlaceOfDeath {
     /// Group of places, below [`PLACE_GROUPS`].
@@ -117,6 +122,26 @@ pub(super) struct PlaceOfDeath {
     /// Number of turns that end at a place of the group, the last of them that of the killed
     /// process.
     pub(super) visits: u64,
+}
+
+impl PlaceOfDeath {
+    fn draw(below: &mut impl FnMut(usize) -> usize) -> Self {
+        Self {
+            group: u32::try_from(below(PLACE_GROUPS as usize)).unwrap_or(0),
+            visits: [1, 1, 2, 5, 20][below(5)],
+        }
+    }
+}
+
+/// Draws the slow places of a plan. Half of the plans have none.
+fn draw_slow(below: &mut impl FnMut(usize) -> usize) -> SlowPlaces {
+    if below(2) == 0 {
+        return SlowPlaces::NONE;
+    }
+    SlowPlaces {
+        groups: SLOW_GROUPS,
+        group: u32::try_from(below(SLOW_GROUPS as usize)).unwrap_or(0),
+    }
 }
 
 /// The plan of a seed.
@@ -134,6 +159,10 @@ pub(super) struct Plan {
     /// A process that is killed right after it has sent so many datagrams.
     pub(super) last_datagram: Option<(usize, u64)>,
     pub(super) place_of_death: Option<PlaceOfDeath>,
+    /// The place at which a thread gets no processor for a while.
+    pub(super) place_of_freeze: Option<PlaceOfDeath>,
+    /// The places at which threads are slow.
+    pub(super) slow: SlowPlaces,
     /// Events, by the turn at which they happen.
     pub(super) acts: Vec<(u64, Act)>,
 }
@@ -228,6 +257,8 @@ impl Plan {
             strike: None,
             last_datagram: None,
             place_of_death: None,
+            place_of_freeze: None,
+            slow: draw_slow(below),
             acts: Vec::new(),
         }
     }
@@ -243,10 +274,11 @@ impl Plan {
         connection.answers = true;
         connection.mix = 0;
         connection.pools = false;
+        connection.is_assisted = [below(2) == 0, below(2) == 0];
         let answers = 8 + below(6);
         connection.messages = [answers + below(3), answers]
             .map(|count| u32::try_from(count).unwrap_or(0).min(MOST_MESSAGES));
-        let kind = below(4);
+        let kind = below(6);
         let last_datagram = (kind == 1).then(|| (connection.processes[1], 5 + below(30) as u64));
         let strike = (kind > 1).then(|| {
             let within = [2, 10, 40][below(3)];
@@ -254,6 +286,7 @@ impl Plan {
                 sender: (0, below(2)),
                 messages: u32::try_from(8 + below(6)).unwrap_or(8),
                 turns: below(within) as u64,
+                place: (kind > 3).then(|| PlaceOfDeath::draw(below)),
             }
         });
         Self {
@@ -328,6 +361,7 @@ impl Plan {
                 sender,
                 messages: u32::try_from(least + below(12)).unwrap_or(1),
                 turns: below(within) as u64,
+                place: None,
             }
         });
         let acts = (0..below(4)).map(|_| {
@@ -344,10 +378,9 @@ impl Plan {
         });
         let mut acts: Vec<_> = acts.collect();
         acts.sort_by_key(|(at, _)| *at);
-        let place_of_death = (below(4) == 0).then(|| PlaceOfDeath {
-            group: u32::try_from(below(PLACE_GROUPS as usize)).unwrap_or(0),
-            visits: [1, 1, 2, 5, 20][below(5)],
-        });
+        let place_of_death = (below(4) == 0).then(|| PlaceOfDeath::draw(&mut below));
+        let place_of_freeze = (below(4) == 0).then(|| PlaceOfDeath::draw(&mut below));
+        let slow = draw_slow(&mut below);
         Self {
             seed,
             udp,
@@ -357,6 +390,8 @@ impl Plan {
             strike,
             last_datagram: None,
             place_of_death,
+            place_of_freeze,
+            slow,
             acts,
         }
     }
@@ -390,6 +425,19 @@ impl Plan {
         }
         if self.place_of_death.is_some() {
             try_with(&|plan| plan.place_of_death = None);
+        }
+        if self.place_of_freeze.is_some() {
+            try_with(&|plan| plan.place_of_freeze = None);
+        }
+        if self.slow != SlowPlaces::NONE {
+            try_with(&|plan| plan.slow = SlowPlaces::NONE);
+        }
+        if self.strike.is_some_and(|strike| strike.place.is_some()) {
+            try_with(&|plan| {
+                if let Some(strike) = &mut plan.strike {
+                    strike.place = None;
+                }
+            });
         }
         if self.strike.is_some() {
             try_with(&|plan| plan.strike = None);

@@ -11,6 +11,7 @@ use super::host::Host;
 use super::on_one_cpu;
 use super::plan::{Act, Connection, Ending, Mode, Plan, SUCCESSOR};
 use super::services::Service;
+use crate::simulated_host::schedule::SlowPlaces;
 
 /// Schedules of a scenario.
 const SCHEDULES: u64 = if cfg!(target_arch = "x86_64") { 16 } else { 4 };
@@ -61,6 +62,8 @@ fn play(
                 strike: None,
                 last_datagram: None,
                 place_of_death: None,
+                place_of_freeze: None,
+                slow: SlowPlaces::NONE,
                 acts: acts(FIRST_TURN + schedule * TURNS_BETWEEN),
             };
             match Host::new(&plan).run() {

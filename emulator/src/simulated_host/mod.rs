@@ -21,7 +21,11 @@ mod own_thread;
 pub(crate) mod schedule;
 pub(crate) mod stage;
 
+use schedule::SlowPlaces;
 use stage::{Stage, Turned};
+
+/// Number of groups of places, of which one is slow.
+pub(crate) const SLOW_GROUPS: u32 = 12;
 
 /// The name of the device of each process.
 const DEVICE: &str = "rocade0";
@@ -95,7 +99,7 @@ impl SimulatedHost {
     pub fn run<T: Send>(seed: u64, f: impl FnOnce(&mut Self) -> T + Send) -> Result<T, HostError> {
         let run = || {
             stay_on_one_cpu();
-            let stage = Stage::new(seed, seed.is_multiple_of(2))?;
+            let stage = Stage::new(seed, seed.is_multiple_of(2), slow_places(seed))?;
             let names = BTreeMap::new();
             Ok(f(&mut Self { stage, names }))
         };
@@ -240,6 +244,18 @@ impl Drop for SimulatedHost {
             // There is no one to tell.
             let _ = self.stage.kill(number);
         }
+    }
+}
+
+/// Returns the slow places of a seed. Two of three have none.
+fn slow_places(seed: u64) -> SlowPlaces {
+    if !seed.is_multiple_of(3) {
+        return SlowPlaces::NONE;
+    }
+    let group = u32::try_from(seed / 3 % u64::from(SLOW_GROUPS)).unwrap_or(0);
+    SlowPlaces {
+        groups: SLOW_GROUPS,
+        group,
     }
 }
 

@@ -107,6 +107,10 @@ impl Schedule for OwnThread {
         if self.is_dead() {
             return;
         }
+        if self.place.get().is_some_and(|at| self.shared.slows(at)) {
+            self.pause(Pause::Turn);
+            return;
+        }
         let weight = if is_lock { LOCK } else { 1 };
         match self.points.get().checked_sub(weight) {
             Some(left) => self.points.set(left),

@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Most rounds in which the threads of a killed process unwind.
 const ROUNDS_OF_DEATH: usize = 10_000;
 
+/// Number of times that threads are slow.
+const SLOW_TIMES: u64 = 400;
+
 /// The number of the pause of a thread that looks for work in vain.
 const IDLE: usize = 2;
 /// The pauses of threads, by their numbers.
@@ -46,11 +49,57 @@ pub(crate) struct Shared {
     pub(crate) held_by_others: AtomicUsize,
     /// Threads that the running one has started.
     spawned: Mutex<Vec<Thread>>,
+    /// Places at which threads are slow.
+    slow: SlowPlaces,
+    /// Number of times that they still are, so that time passes for those that wait.
+    slow_left: AtomicU64,
+}
+
+/// Places of the code, chosen by a number, at which threads hand over and get few turns. What others
+/// do meanwhile is what happens rarely otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlowPlaces {
+    /// One place of so many is slow. 0 means that none is.
+    pub(crate) groups: u32,
+    /// The group of the slow ones, below `groups`.
+    pub(crate) group: u32,
+}
+
+impl SlowPlaces {
+    pub(crate) const NONE: Self = Self {
+        groups: 0,
+        group: 0,
+    };
+
+    pub(crate) fn contains(self, place: Place) -> bool {
+        let group = hash(place).checked_rem(self.groups);
+        group == Some(self.group)
+    }
+}
+
+/// Returns a number that tells places apart, mostly.
+pub(crate) const fn hash(place: Place) -> u32 {
+    let mixed = (place.line() ^ (place.column() << 16)).wrapping_mul(0x9e37_79b1);
+    mixed >> 8
 }
 
 impl Shared {
     pub(crate) fn random(&self) -> u64 {
         lock(&self.random).next()
+    }
+
+    /// Returns true if threads are slow at this place.
+    fn is_slow(&self, place: Place) -> bool {
+        self.slow.contains(place) && self.slow_left.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns true if a thread has to hand over at this place, because threads are slow there.
+    pub(crate) fn slows(&self, place: Place) -> bool {
+        let slows = self.is_slow(place) && self.below(2) == 0;
+        if slows {
+            self.slow_left.fetch_sub(1, Ordering::Relaxed);
+        }
+        slows
     }
 
     pub(crate) fn below(&self, limit: u64) -> u64 {
@@ -257,13 +306,15 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// # Errors
     /// The system has no sockets on loopback.
-    pub(crate) fn new(time: Arc<AtomicU64>, seed: u64) -> io::Result<Self> {
+    pub(crate) fn new(time: Arc<AtomicU64>, seed: u64, slow: SlowPlaces) -> io::Result<Self> {
         Ok(Self {
             shared: Arc::new(Shared {
                 time,
                 random: Mutex::new(Random(seed)),
                 held_by_others: AtomicUsize::new(0),
                 spawned: Mutex::default(),
+                slow,
+                slow_left: AtomicU64::new(SLOW_TIMES),
             }),
             threads: Vec::new(),
             turns: 0,
@@ -308,6 +359,17 @@ impl Schedule {
         };
         let all_idle = ready.iter().all(is_idle);
         (ready, all_idle)
+    }
+
+    /// Returns those of the threads that are not slow where they are, or all if each is.
+    pub(crate) fn without_slow(&self, ready: Vec<usize>) -> Vec<usize> {
+        let is_slow = |index: &usize| {
+            let thread = &self.threads[*index];
+            let place = thread.place.filter(|_| matches!(thread.state, State::Turn));
+            place.is_some_and(|place| self.shared.is_slow(place))
+        };
+        let (slow, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(is_slow);
+        if others.is_empty() { slow } else { others }
     }
 
     /// Lets a thread run until it hands over.
@@ -389,17 +451,11 @@ impl Schedule {
         Ok(())
     }
 
-    /// Returns the process of the last turn, and a hash of the place at which it has ended.
+    /// Returns the thread of the last turn, and the hash of the place at which it has ended.
     #[cfg(test)]
     pub(crate) fn place_of_last_turn(&self) -> Option<(usize, u32)> {
         let turn = self.steps.last()?;
-        let place = turn.place?;
-        let bytes = place.file().bytes().chain(place.line().to_le_bytes());
-        // FNV-1a.
-        let hash = bytes.fold(0x811c_9dc5, |hash: u32, byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-        });
-        Some((self.threads[turn.thread].process, hash))
+        Some((turn.thread, hash(turn.place?)))
     }
 
     /// Forgets all turns but some of the last ones, if there are many.

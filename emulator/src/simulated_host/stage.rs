@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::schedule::{Process, Schedule, Shared, Thread, lock};
+use super::schedule::{Process, Schedule, Shared, SlowPlaces, Thread, lock};
 use crate::broker::simulated::brokers::{Brokers, expire, until_closed};
 use crate::config::BrokerConfig;
 
@@ -23,6 +23,9 @@ const TURNS_OF_WORK: u32 = 3;
 const TURN_NS: [u64; 4] = [500, 500, 2_000, 50_000];
 /// Most of the time that a turn takes if processors are idle, in ns.
 const QUICK_TURN_NS: u64 = 700;
+
+/// Number of turns of other threads for one of a thread at a slow place.
+const TURNS_PER_SLOW_ONE: u64 = 16;
 
 /// The outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +58,11 @@ impl Stage {
     ///
     /// # Errors
     /// The system lacks what it needs: a directory, sockets on loopback.
-    pub(crate) fn new(seed: u64, is_quick: bool) -> io::Result<Self> {
+    pub(crate) fn new(seed: u64, is_quick: bool, slow: SlowPlaces) -> io::Result<Self> {
         // Those of an earlier host, which all have the same addresses.
         let _ = until_closed();
         let brokers = Brokers::new()?;
-        let schedule = Schedule::new(brokers.time(), seed)?;
+        let schedule = Schedule::new(brokers.time(), seed, slow)?;
         Ok(Self {
             begin: schedule.shared.now_ns(),
             brokers,
@@ -188,6 +191,10 @@ impl Stage {
             let most = deadline.map_or(most, |next| next.saturating_sub(now).min(most));
             self.pass(shared.below(most.max(1)));
         }
+        let ready = match shared.below(TURNS_PER_SLOW_ONE) {
+            0 => ready,
+            _ => self.schedule.without_slow(ready),
+        };
         let at = usize::try_from(shared.below(ready.len() as u64)).unwrap_or(0);
         let last = self
             .last
