@@ -426,6 +426,8 @@ impl Host {
             self.stage.schedule.turns = self.stage.schedule.turns.max(*at);
             return Ok(());
         }
+        let thawed = self.frozen.map(|frozen| frozen.until);
+        let deadline = deadline.into_iter().chain(thawed).min();
         let is_settled = self.board.unsettled(&[]).is_empty();
         let Some(next) = deadline.or_else(|| is_settled.then_some(now + 2 * REST_NS)) else {
             return Err(self.explain_unrest());
