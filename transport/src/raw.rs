@@ -4,7 +4,6 @@
 //! fills in checksums and segments on request.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
@@ -13,7 +12,7 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::Fatal;
-use crate::queue::{RecvSource, RecvWqe, SendLimits};
+use crate::queue::{RecvSource, RecvWqe, SendLimits, SendQueue};
 use crate::wr::{Destination, LocalData, SendFlags, SendOp, SendWr};
 
 /// Most bytes behind the header of a segmentation request (`tso_caps.max_tso`).
@@ -80,12 +79,7 @@ impl Wqe {
 /// The send queue. A request is complete once its frames were sent.
 #[derive(Debug)]
 pub(crate) struct FrameSender {
-    limits: SendLimits,
-    sq: VecDeque<Wqe>,
-    /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
-    used: u32,
-    /// Work requests completed without a completion since the last one.
-    unsignaled_done: u32,
+    sq: SendQueue<Wqe>,
     /// SQD: start no work requests.
     draining: bool,
     /// The frames of the first request are being sent.
@@ -95,10 +89,7 @@ pub(crate) struct FrameSender {
 impl FrameSender {
     pub(crate) const fn new(limits: SendLimits) -> Self {
         Self {
-            limits,
-            sq: VecDeque::new(),
-            used: 0,
-            unsignaled_done: 0,
+            sq: SendQueue::new(limits),
             draining: false,
             started: false,
         }
@@ -115,39 +106,30 @@ impl FrameSender {
     /// Asserts the conditions that hold between any two calls.
     #[cfg(debug_assertions)]
     pub(crate) fn check_invariants(&self) {
-        let (queued, used) = (self.sq.len(), self.used as usize);
+        let queued = self.sq.wqes.len();
         assert!(!self.started || queued > 0, "frames of no request");
-        assert!(queued <= used, "{queued} are queued, and {used} in use");
-        assert!(self.used <= self.limits.max_wr, "{used} are in use");
-        assert!(
-            self.unsignaled_done as usize <= used - queued,
-            "they are in use until their completion is polled: {self:?}"
-        );
+        self.sq.account.check(queued);
     }
 
     /// Returns the number of incomplete work requests.
     pub(crate) fn queued(&self) -> usize {
-        self.sq.len()
+        self.sq.wqes.len()
     }
 
     /// Removes the newest `count` work requests, none of which has been started.
     pub(crate) fn unpost(&mut self, count: usize) {
-        let started = usize::from(self.started);
-        let keep = self.sq.len().saturating_sub(count).max(started);
-        self.used -= u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
-        self.sq.truncate(keep);
+        self.sq.unpost(count, usize::from(self.started));
     }
 
     /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
     /// completion.
     pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
-        self.used -= 1;
-        self.unsignaled_done = freed_wqes - 1;
+        self.sq.account.unflush(freed_wqes);
     }
 
     /// Frees WQEs whose completions the application has polled.
     pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
-        self.used = self.used.saturating_sub(freed_wqes);
+        self.sq.account.free_wqes(freed_wqes);
     }
 
     /// Queues a work request.
@@ -171,11 +153,10 @@ impl FrameSender {
                 return Err(PostError::BadSegmentation);
             }
         }
-        let len = self.limits.admit(wr, inline, self.used)?;
-        self.used += 1;
+        let len = self.sq.admit(wr, inline, None)?;
         let mut data = LocalData::EMPTY;
         data.set(wr, inline);
-        self.sq.push_back(Wqe {
+        self.sq.push(Wqe {
             wr_id: wr.wr_id,
             flags: wr.flags,
             data,
@@ -201,7 +182,7 @@ impl FrameSender {
         if self.draining || self.started {
             return Ok(None);
         }
-        let Some(wqe) = self.sq.front() else {
+        let Some(wqe) = self.sq.wqes.front() else {
             return Ok(None);
         };
         let most = match &wqe.tso {
@@ -243,48 +224,40 @@ impl FrameSender {
             return;
         }
         cx.out.counters.traffic().tx_packets += count;
-        if let Some(wqe) = self.sq.pop_front() {
+        if let Some(wqe) = self.sq.wqes.pop_front() {
             let len = u32::try_from(wqe.len).unwrap_or(u32::MAX);
             let send = SendOp::Send { imm: None };
             cx.out.op_counters.add_sent(&send, len);
-            //= RC-WQE-02
-            if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
-                self.report(cx, &wqe, WcStatus::Success);
-            } else {
-                self.unsignaled_done += 1;
-            }
+            let of = (wqe.wr_id, wqe.wc_opcode());
+            self.sq.account.complete(cx, wqe.flags, of, 0);
         }
     }
 
     /// Fails the first request, which cannot be sent. The send queue enters the error state.
     pub(crate) fn fail<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Result<(), Fatal> {
         self.started = false;
-        if let Some(wqe) = self.sq.pop_front() {
+        if let Some(wqe) = self.sq.wqes.pop_front() {
             self.report(cx, &wqe, status);
         }
         Err(Fatal)
     }
 
     fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &Wqe, status: WcStatus) {
-        let freed_wqes = core::mem::take(&mut self.unsignaled_done) + 1;
-        let completion = Completion {
-            freed_wqes,
-            ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
-        };
-        cx.out.completions.push_back(completion);
+        let of = (wqe.wr_id, wqe.wc_opcode());
+        self.sq.account.report(cx, of, status, 0);
     }
 
     /// Completes all requests with `WR_FLUSH_ERR`, including unsignaled ones.
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.started = false;
-        while let Some(wqe) = self.sq.pop_front() {
+        while let Some(wqe) = self.sq.wqes.pop_front() {
             self.report(cx, &wqe, WcStatus::WrFlushErr);
         }
     }
 
     /// Drops everything without completions.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.limits);
+        *self = Self::new(self.sq.account.limits);
     }
 }
 

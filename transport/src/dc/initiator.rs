@@ -20,7 +20,7 @@ use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::Fatal;
 use crate::peer::{PacketMeta, SessionTag};
-use crate::queue::SendLimits;
+use crate::queue::{SendAccount, SendLimits};
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::push_without_payload;
 use crate::rocade_probe::{probe_of, push_probe};
@@ -38,13 +38,9 @@ const MAX_ROCADE_PEERS: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Initiator {
-    limits: SendLimits,
+    /// The account of the WQEs of all channels.
+    account: SendAccount,
     attr: RequesterAttr,
-    /// WQEs in use: those of all channels, and those whose completion the application has not
-    /// polled.
-    used: u32,
-    /// Work requests completed without a completion since the last one.
-    unsignaled_done: u32,
     channels: Vec<StreamChannel>,
     /// The channel that is polled next.
     turn: usize,
@@ -67,10 +63,8 @@ pub(crate) struct Initiator {
 impl Initiator {
     pub(crate) fn new(limits: SendLimits) -> Self {
         Self {
-            limits,
+            account: SendAccount::new(limits),
             attr: RequesterAttr::NONE,
-            used: 0,
-            unsignaled_done: 0,
             channels: Vec::from([StreamChannel::new(limits.unbounded())]),
             turn: 0,
             last: 0,
@@ -99,7 +93,10 @@ impl Initiator {
                 );
             }
         }
-        assert!(queued <= self.used as usize, "uncounted requests: {self:?}");
+        // A managed queue may count its incomplete requests only.
+        if self.cross_channel.is_none() {
+            self.account.check(queued);
+        }
         assert!(self.turn <= self.channels.len() && self.last <= self.channels.len());
         assert!(self.errored.len() <= self.channels.len(), "{self:?}");
         assert!(self.pending_disconnects.len() <= MAX_PENDING_DISCONNECTS);
@@ -153,8 +150,9 @@ impl Initiator {
         self.next_session = first_session;
         if let Some(streams) = streams {
             let channels = 1 << streams.log_concurrent;
-            self.channels
-                .resize_with(channels, || StreamChannel::new(self.limits.unbounded()));
+            self.channels.resize_with(channels, || {
+                StreamChannel::new(self.account.limits.unbounded())
+            });
             self.prepare_channels();
             self.max_errored = 1 << streams.log_errored;
         }
@@ -222,14 +220,8 @@ impl Initiator {
             stream: if self.has_streams() { to.stream } else { 0 },
             ..to
         });
-        //= XCH-06
-        let used = match &self.cross_channel {
-            Some(cross_channel) if !cross_channel.counts_wqes => {
-                u32::try_from(self.queued()).unwrap_or(u32::MAX)
-            }
-            _ => self.used,
-        };
-        if used >= self.limits.max_wr {
+        let cross_channel = self.cross_channel.as_deref();
+        if self.account.used(self.queued(), cross_channel) >= self.account.limits.max_wr {
             return Err(PostError::QueueFull);
         }
         let index = self.channel_of(to);
@@ -238,7 +230,7 @@ impl Initiator {
         channel.requester.post(wr, inline)?;
         // WQEs are counted here, for all channels.
         channel.requester.free_wqes(1);
-        self.used += 1;
+        self.account.note_posted();
         channel.idle_at = None;
         let is_managed =
             self.cross_channel
@@ -280,7 +272,7 @@ impl Initiator {
             let channel = &mut self.channels[self.recent.pop().unwrap_or(0)];
             let wqe = channel.held.pop_back().map(|held| held.wqe);
             if wqe.or_else(|| channel.requester.take_newest()).is_some() {
-                self.used -= 1;
+                self.account.note_unposted(1);
                 if let Some(gate) = self.gate() {
                     gate.note_unposted(1);
                 }
@@ -291,12 +283,11 @@ impl Initiator {
     /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
     /// completion.
     pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
-        self.used -= 1;
-        self.unsignaled_done = freed_wqes - 1;
+        self.account.unflush(freed_wqes);
     }
 
     pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
-        self.used = self.used.saturating_sub(freed_wqes);
+        self.account.free_wqes(freed_wqes);
     }
 
     pub(crate) fn start(&mut self, sq_psn: Psn) {
@@ -331,9 +322,9 @@ impl Initiator {
             host: cx.host,
             out: &mut *cx.out,
         };
-        *channel.requester.unsignaled_done_mut() = self.unsignaled_done;
+        *channel.requester.unsignaled_done_mut() = self.account.unsignaled_done;
         let result = f(&mut channel.requester, &mut cx);
-        self.unsignaled_done = *channel.requester.unsignaled_done_mut();
+        self.account.unsignaled_done = *channel.requester.unsignaled_done_mut();
         *channel.requester.unsignaled_done_mut() = 0;
         result
     }
@@ -703,14 +694,13 @@ impl Initiator {
 
     pub(crate) fn reset(&mut self) {
         for channel in &mut self.channels {
-            *channel = StreamChannel::new(self.limits.unbounded());
+            *channel = StreamChannel::new(self.account.limits.unbounded());
         }
         self.prepare_channels();
         if let Some(gate) = self.gate() {
             gate.reset();
         }
-        self.used = 0;
-        self.unsignaled_done = 0;
+        self.account = SendAccount::new(self.account.limits);
         self.recent.clear();
         self.pending_disconnects.clear();
         self.errored.clear();

@@ -11,7 +11,7 @@ use crate::masked;
 use crate::memory::{AccessError, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::wr::{Operands, SendFlags, SendOp};
+use crate::wr::{Operands, SendOp};
 
 /// Result of processing an ACK.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -178,7 +178,9 @@ impl Requester {
         let una_before = self.una;
         let mut reached = Reached::All;
         while self.una != target {
-            let Some(front) = self.sq.front() else { break };
+            let Some(front) = self.sq.wqes.front() else {
+                break;
+            };
             if front.op.needs_response_data() {
                 //= RC-REQ-04
                 reached = Reached::MissingResponse;
@@ -224,7 +226,7 @@ impl Requester {
         let cost_before = self.una_cost();
         let una_before = self.una;
         let mut reached = Reached::All;
-        while let Some(front) = self.sq.front() {
+        while let Some(front) = self.sq.wqes.front() {
             if front.contains(psn) {
                 break;
             }
@@ -251,7 +253,7 @@ impl Requester {
         if self.skip_to(cx, psn) == Reached::MissingResponse {
             return self.sequence_error(cx);
         }
-        let Some(front) = self.sq.front() else {
+        let Some(front) = self.sq.wqes.front() else {
             return Ok(());
         };
         if let SendOp::AtomicWrite { .. } | SendOp::Flush { .. } = front.op {
@@ -304,7 +306,7 @@ impl Requester {
         psn: Psn,
         payload: &[u8],
     ) -> Result<(), AccessError> {
-        let Some(front) = self.sq.front_mut() else {
+        let Some(front) = self.sq.wqes.front_mut() else {
             return Ok(());
         };
         let Some(Operands::Reduce(reduction)) = front.operands.as_deref_mut() else {
@@ -329,7 +331,7 @@ impl Requester {
         if self.skip_to(cx, psn) == Reached::MissingResponse {
             return self.sequence_error(cx);
         }
-        let Some(front) = self.sq.front() else {
+        let Some(front) = self.sq.wqes.front() else {
             return Ok(());
         };
         //= XAW-06
@@ -364,6 +366,7 @@ impl Requester {
         self.on_positive_ack();
         let done = self
             .sq
+            .wqes
             .front()
             .is_some_and(|front| front.end_psn() == psn.next());
         if done {
@@ -406,7 +409,7 @@ impl Requester {
     #[inline(always)]
     pub(super) fn complete_one<H>(&mut self, cx: &mut Cx<'_, H>) {
         // Read in place: moving the WQE first takes longer than everything else.
-        let Some(wqe) = self.sq.front() else {
+        let Some(wqe) = self.sq.wqes.front() else {
             return;
         };
         let end = wqe.end_psn();
@@ -415,14 +418,9 @@ impl Requester {
         self.rd_wqes -= u32::from(wqe.op.needs_response_data());
         cx.out.counters.traffic().tx_messages += 1;
         cx.out.op_counters.add_sent(&wqe.op, wqe.len);
-        //= RC-WQE-02
-        if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
-            let (wr_id, opcode, len) = (wqe.wr_id, wqe.wc_opcode(), wqe.len);
-            self.report(cx, (wr_id, opcode), WcStatus::Success, len);
-        } else {
-            self.unsignaled_done += 1;
-        }
-        drop(self.sq.pop_front());
+        let (flags, of, len) = (wqe.flags, (wqe.wr_id, wqe.wc_opcode()), wqe.len);
+        self.sq.account.complete(cx, flags, of, len);
+        drop(self.sq.wqes.pop_front());
         self.set_una(end);
     }
 }

@@ -28,7 +28,7 @@ impl Requester {
         (limit, interval): (u64, u32),
         tx: &mut TxBuffer,
     ) -> bool {
-        let wqe = &self.sq[self.current];
+        let wqe = &self.sq.wqes[self.current];
         //= RC-SEG-01
         if !wqe.op.is_common() {
             return false;

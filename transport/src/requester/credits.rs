@@ -248,7 +248,7 @@ impl Requester {
 
     #[cold]
     fn find_uncredited(&self) -> usize {
-        let started = self.sq.iter().take(self.started).enumerate().rev();
+        let started = self.sq.wqes.iter().take(self.started).enumerate().rev();
         let uncredited = self.credits.available.unsigned_abs() as usize;
         let messages = started
             .filter(|(_, wqe)| wqe.takes_receive())
@@ -269,7 +269,7 @@ impl Requester {
 
     #[cold]
     fn may_try(&self, uncredited: usize) -> bool {
-        let first = self.sq[uncredited].first_psn;
+        let first = self.sq.wqes[uncredited].first_psn;
         let is_next = self.current == uncredited && self.una.diff(first) >= 0;
         is_next && (self.cursor == first || self.una != first)
     }

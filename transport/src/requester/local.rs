@@ -17,7 +17,7 @@ impl Requester {
         if !self.may_start() {
             return false;
         }
-        let Some(wqe) = self.sq.get_mut(self.started) else {
+        let Some(wqe) = self.sq.wqes.get_mut(self.started) else {
             return false;
         };
         //= MW-06
@@ -65,7 +65,7 @@ impl Requester {
 
     #[inline]
     fn front_is_executed(&self) -> bool {
-        self.started > 0 && self.sq.front().is_some_and(|front| front.packets == 0)
+        self.started > 0 && self.sq.wqes.front().is_some_and(|front| front.packets == 0)
     }
 
     #[cold]

@@ -20,11 +20,10 @@ mod rewind;
 mod segment;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 
 use rocade_wire::{AckTimeout, Psn};
 
-use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
+use crate::completion::{WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
 use crate::cross_channel::{self, CrossChannelQueue};
 use crate::cx::Cx;
@@ -34,7 +33,7 @@ use crate::masked::{self, MaskedOp};
 use crate::memory::{AccessError, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::queue::{LazyDeque, SendLimits, Srqn};
+use crate::queue::{LazyDeque, SendLimits, SendQueue, Srqn};
 use crate::rate::RateLimit;
 use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
@@ -176,13 +175,8 @@ struct Timed {
 
 #[derive(Debug)]
 pub(crate) struct Requester {
-    limits: SendLimits,
     attr: RequesterAttr,
-    sq: VecDeque<SendWqe>,
-    /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
-    used: u32,
-    /// Work requests completed without a completion since the last one.
-    unsignaled_done: u32,
+    sq: SendQueue<SendWqe>,
     started: usize,
     /// Index of the WQE that contains `cursor`. Equal to `started` if `cursor` is at the end. While
     /// a rate limit delays packets, a WQE whose packets are all sent may stay current.
@@ -241,11 +235,8 @@ pub(crate) struct Requester {
 impl Requester {
     pub(crate) fn new(limits: SendLimits) -> Self {
         Self {
-            limits,
             attr: RequesterAttr::NONE,
-            sq: VecDeque::new(),
-            used: 0,
-            unsignaled_done: 0,
+            sq: SendQueue::new(limits),
             started: 0,
             current: 0,
             una: Psn::new(0),
@@ -336,7 +327,7 @@ impl Requester {
 
     /// Returns true if neither SQD nor the gate prevents the next WQE from starting.
     fn may_start(&self) -> bool {
-        let waiting = self.sq.len() - self.started;
+        let waiting = self.sq.wqes.len() - self.started;
         let gate = self
             .cross_channel
             .as_ref()
@@ -352,13 +343,13 @@ impl Requester {
 
     /// Returns true if all WQEs are in use.
     pub(crate) const fn is_full(&self) -> bool {
-        self.used >= self.limits.max_wr
+        self.sq.account.is_full()
     }
 
     /// Returns true if there is anything to start, to retransmit or to report.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        if self.started == self.sq.len() && self.current == self.started {
+        if self.started == self.sq.wqes.len() && self.current == self.started {
             return self.failed.is_some();
         }
         self.has_unsent()
@@ -366,13 +357,13 @@ impl Requester {
 
     /// Returns the result of `has_work` if packets may be left to send.
     fn has_unsent(&self) -> bool {
-        if self.started < self.sq.len() && (self.draining || self.may_start()) {
+        if self.started < self.sq.wqes.len() && (self.draining || self.may_start()) {
             return true;
         }
         let all_sent = match self
             .started
             .checked_sub(1)
-            .and_then(|last| self.sq.get(last))
+            .and_then(|last| self.sq.wqes.get(last))
         {
             Some(last) => self.cursor == last.end_psn(),
             None => true,
@@ -382,7 +373,7 @@ impl Requester {
 
     /// Returns the number of incomplete WQEs.
     pub(crate) fn queued(&self) -> usize {
-        self.sq.len()
+        self.sq.wqes.len()
     }
 
     /// Returns the bytes in flight and the window. Both are 0 if nothing is in flight.
@@ -395,11 +386,8 @@ impl Requester {
 
     /// Removes the newest `count` WQEs, none of which has been started.
     pub(crate) fn unpost(&mut self, count: usize) {
-        debug_assert!(self.sq.len() - self.started >= count);
-        let keep = self.sq.len().saturating_sub(count).max(self.started);
-        let gone = u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
-        self.used -= gone;
-        self.sq.truncate(keep);
+        debug_assert!(self.sq.wqes.len() - self.started >= count);
+        let gone = self.sq.unpost(count, self.started);
         if let Some(gate) = self
             .cross_channel
             .as_ref()
@@ -412,13 +400,12 @@ impl Requester {
     /// Undoes the posting of the newest WQE, which was flushed when it was posted, and its
     /// completion.
     pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
-        self.used -= 1;
-        self.unsignaled_done = freed_wqes - 1;
+        self.sq.account.unflush(freed_wqes);
     }
 
     /// Frees WQEs whose completions the application has polled.
     pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
-        self.used = self.used.saturating_sub(freed_wqes);
+        self.sq.account.free_wqes(freed_wqes);
     }
 
     /// Queues a work request. `inline` is its data if it was copied at post time.
@@ -431,14 +418,7 @@ impl Requester {
         {
             return Err(PostError::UnsupportedOpcode);
         }
-        //= XCH-06
-        let used = match &self.cross_channel {
-            Some(cross_channel) if !cross_channel.counts_wqes => {
-                u32::try_from(self.sq.len()).unwrap_or(u32::MAX)
-            }
-            _ => self.used,
-        };
-        let total = self.limits.admit(wr, inline, used)?;
+        let total = self.sq.admit(wr, inline, self.cross_channel.as_deref())?;
         if let Some(gate) = self
             .cross_channel
             .as_ref()
@@ -450,9 +430,8 @@ impl Requester {
         let atomic_len = if is_common { None } else { wr.op.atomic_len() };
         let len = atomic_len.unwrap_or_else(total_len);
         // Filled in place: building it elsewhere and moving it takes longer than everything else.
-        self.used += 1;
-        self.sq.push_back(SendWqe::EMPTY);
-        if let Some(wqe) = self.sq.back_mut() {
+        self.sq.push(SendWqe::EMPTY);
+        if let Some(wqe) = self.sq.wqes.back_mut() {
             wqe.wr_id = wr.wr_id;
             wqe.op = wr.op;
             wqe.flags = wr.flags;
@@ -468,15 +447,15 @@ impl Requester {
 
     /// Sets the shared receive queue of the peer that the newest work request goes to.
     pub(crate) fn set_remote_srqn(&mut self, srqn: Srqn) {
-        if let Some(wqe) = self.sq.back_mut() {
+        if let Some(wqe) = self.sq.wqes.back_mut() {
             wqe.srqn = srqn;
         }
     }
 
     /// Removes the newest work request, which was just posted, and returns it.
     pub(crate) fn take_newest(&mut self) -> Option<SendWqe> {
-        if self.sq.len() > self.started {
-            self.sq.pop_back()
+        if self.sq.wqes.len() > self.started {
+            self.sq.wqes.pop_back()
         } else {
             None
         }
@@ -484,7 +463,7 @@ impl Requester {
 
     /// Queues a removed work request.
     pub(crate) fn put(&mut self, wqe: SendWqe) {
-        self.sq.push_back(wqe);
+        self.sq.wqes.push_back(wqe);
     }
 
     /// Returns the next PSN that was never sent.
@@ -511,7 +490,7 @@ impl Requester {
     /// Returns the count of work requests completed without a completion since the last one.
     /// Requesters that share a queue share this count.
     pub(crate) const fn unsignaled_done_mut(&mut self) -> &mut u32 {
-        &mut self.unsignaled_done
+        &mut self.sq.account.unsignaled_done
     }
 
     /// Fails the oldest work request.
@@ -521,7 +500,7 @@ impl Requester {
 
     /// Sets the operands of the newest work request.
     pub(crate) fn set_operands(&mut self, operands: Operands) {
-        if let Some(wqe) = self.sq.back_mut() {
+        if let Some(wqe) = self.sq.wqes.back_mut() {
             wqe.set_operands(operands);
         }
     }
@@ -538,8 +517,10 @@ impl Requester {
     /// Completes every WQE with `WR_FLUSH_ERR`, including unsignaled ones.
     //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
-        while let Some(wqe) = self.sq.pop_front() {
-            self.report(cx, (wqe.wr_id, wqe.wc_opcode()), WcStatus::WrFlushErr, 0);
+        while let Some(wqe) = self.sq.wqes.pop_front() {
+            self.sq
+                .account
+                .report(cx, (wqe.wr_id, wqe.wc_opcode()), WcStatus::WrFlushErr, 0);
         }
         self.stop();
     }
@@ -549,7 +530,7 @@ impl Requester {
         let cross_channel = self.cross_channel.take();
         *self = Self {
             big_endian_results: self.big_endian_results,
-            ..Self::new(self.limits)
+            ..Self::new(self.sq.account.limits)
         };
         if let Some(cross_channel) = cross_channel {
             if let Some(gate) = &cross_channel.gate {
@@ -577,33 +558,16 @@ impl Requester {
 
     /// Completes the oldest WQE in error. The QP goes to ERR.
     fn fail_front<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
-        if let Some(wqe) = self.sq.pop_front() {
-            self.report(cx, (wqe.wr_id, wqe.wc_opcode()), status, 0);
+        if let Some(wqe) = self.sq.wqes.pop_front() {
+            self.sq
+                .account
+                .report(cx, (wqe.wr_id, wqe.wc_opcode()), status, 0);
             let length = (wqe.len, wqe.too_long);
             cx.out
                 .events
                 .explain(|| Failure::Send(FailedSend::new(status, wqe.op, length, &wqe.data)));
         }
         Fatal
-    }
-
-    /// Reports the completion of a WQE, which also frees the WQEs before it that had none.
-    #[inline]
-    fn report<H>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        (wr_id, opcode): (u64, WcOpcode),
-        status: WcStatus,
-        byte_len: u32,
-    ) {
-        let freed_wqes = self.unsignaled_done + 1;
-        self.unsignaled_done = 0;
-        let completion = Completion {
-            byte_len,
-            freed_wqes,
-            ..cx.completion(CompleteTo::SendCq, wr_id, status, opcode)
-        };
-        cx.out.completions.push_back(completion);
     }
 
     /// Reports a local error once all earlier work requests are complete.
@@ -616,7 +580,7 @@ impl Requester {
     }
 
     fn una_cost(&self) -> u64 {
-        match self.sq.front() {
+        match self.sq.wqes.front() {
             Some(wqe) if self.started > 0 => wqe.cost_at(self.una),
             _ => self.next_cost,
         }

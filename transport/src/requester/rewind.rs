@@ -49,7 +49,7 @@ impl Requester {
             return;
         };
         let last = self.index_of(before.end.sub(1));
-        let Some(wqe) = self.sq.get(last).filter(|_| last < self.started) else {
+        let Some(wqe) = self.sq.wqes.get(last).filter(|_| last < self.started) else {
             return;
         };
         let mut rd_ends = before.rd_ends;
@@ -79,6 +79,7 @@ impl Requester {
     /// Returns the index of the WQE that contains a PSN, or `started`.
     pub(super) fn index_of(&self, psn: Psn) -> usize {
         self.sq
+            .wqes
             .iter()
             .take(self.started)
             .position(|wqe| wqe.contains(psn))

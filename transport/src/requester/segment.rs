@@ -60,7 +60,8 @@ impl Requester {
         };
         let mut uncredited = self.first_uncredited();
         while self.failed.is_none() && tx.bytes().len() - begin < budget {
-            while self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
+            while self.current < self.started && self.cursor == self.sq.wqes[self.current].end_psn()
+            {
                 self.current += 1;
             }
             if self.current == self.started {
@@ -79,7 +80,7 @@ impl Requester {
             if self.send_bulk(cx, una_cost, (limit, interval), tx) {
                 continue;
             }
-            let wqe = &self.sq[self.current];
+            let wqe = &self.sq.wqes[self.current];
             let Some(mut step) = self.next_step(cx.peer, wqe) else {
                 break;
             };
@@ -125,7 +126,7 @@ impl Requester {
         }
         let una_cost = self.una_cost();
         self.send_shorts(cx, una_cost, usize::MAX, tx);
-        self.started == self.sq.len()
+        self.started == self.sq.wqes.len()
     }
 
     /// Sends WQEs on the fast path, until one needs the slow path or `space` bytes are used.
@@ -163,7 +164,7 @@ impl Requester {
 
     /// Returns the bytes in flight, in the units of the window.
     pub(super) fn in_flight(&self, una_cost: u64) -> u64 {
-        let next = match self.sq.get(self.current) {
+        let next = match self.sq.wqes.get(self.current) {
             Some(wqe) if self.current < self.started => wqe.cost_at(self.cursor),
             _ => self.next_cost,
         };
@@ -219,7 +220,7 @@ impl Requester {
         tx: &mut TxBuffer,
     ) -> bool {
         debug_assert_eq!(self.cursor, self.next_new);
-        let Some(wqe) = self.sq.get_mut(self.started) else {
+        let Some(wqe) = self.sq.wqes.get_mut(self.started) else {
             return false;
         };
         let (reth, imm) = if let SendOp::Send { imm } = wqe.op {
@@ -296,7 +297,7 @@ impl Requester {
         if !self.may_start() {
             return false;
         }
-        let Some(wqe) = self.sq.get(self.started) else {
+        let Some(wqe) = self.sq.wqes.get(self.started) else {
             return false;
         };
         let needs_data = wqe.op.needs_response_data();
@@ -317,7 +318,7 @@ impl Requester {
         if takes_receive && !self.credits.has_space() && !self.may_exceed(cx.now) {
             return false;
         }
-        let Some(wqe) = self.sq.get_mut(self.started) else {
+        let Some(wqe) = self.sq.wqes.get_mut(self.started) else {
             return false;
         };
         let computed = wqe.compute(cx);
@@ -606,7 +607,7 @@ impl Requester {
         if self.cursor.diff(self.next_new) > 0 {
             self.next_new = self.cursor;
         }
-        if self.sq[self.current].op.needs_response_data() {
+        if self.sq.wqes[self.current].op.needs_response_data() {
             self.rd_pending.push_back(self.cursor);
         }
         if step.head.bth.ack_req {

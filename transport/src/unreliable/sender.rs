@@ -5,12 +5,11 @@
 //! as the caller returns with an empty buffer, because then it has sent or dropped the content.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 
 use rocade_wire::{Deth, Psn, Qkey, Qpn, Reth};
 
 use crate::attr::QpType;
-use crate::completion::{CompleteTo, Completion, ImmOrInv, WcStatus};
+use crate::completion::{ImmOrInv, WcStatus};
 use crate::cross_channel::{self, CrossChannelQueue, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
@@ -18,7 +17,7 @@ use crate::failure::{FailedSend, Failure};
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::queue::SendLimits;
+use crate::queue::{SendLimits, SendQueue};
 use crate::rate::RateLimit;
 use crate::segment::{MAX_MESSAGE_LEN, data_operation, execute_local};
 use crate::time::Time;
@@ -92,15 +91,10 @@ struct Part {
 
 #[derive(Debug)]
 pub(crate) struct Sender {
-    limits: SendLimits,
     /// The QP is UD: single packets, each with its own destination.
     qp_type: QpType,
     datagrams: bool,
-    sq: VecDeque<Wqe>,
-    /// WQEs in use: those of `sq`, and those whose completion the application has not polled.
-    used: u32,
-    /// Work requests completed without a completion since the last one.
-    unsignaled_done: u32,
+    sq: SendQueue<Wqe>,
     /// Work requests whose packets are all in the caller's buffer.
     sent: usize,
     /// Packets of the next work request that are in the buffer, or were sent before.
@@ -119,12 +113,9 @@ pub(crate) struct Sender {
 impl Sender {
     pub(crate) fn new(limits: SendLimits, qp_type: QpType) -> Self {
         Self {
-            limits,
             qp_type,
             datagrams: qp_type.traits().is_datagram,
-            sq: VecDeque::new(),
-            used: 0,
-            unsignaled_done: 0,
+            sq: SendQueue::new(limits),
             sent: 0,
             packets: 0,
             psn: Psn::new(0),
@@ -164,14 +155,14 @@ impl Sender {
 
     /// Returns true if neither SQD nor the gate prevents the next work request from starting.
     fn may_start(&self) -> bool {
-        let waiting = self.sq.len() - self.sent;
+        let waiting = self.sq.wqes.len() - self.sent;
         //= XCE-05
         !self.draining && self.gate().is_none_or(|gate| gate.is_open(waiting))
     }
 
     /// Sets the operands of the newest work request.
     pub(crate) fn set_operands(&mut self, operands: Operands) {
-        if let Some(wqe) = self.sq.back_mut() {
+        if let Some(wqe) = self.sq.wqes.back_mut() {
             wqe.operands = Some(Box::new(operands));
         }
     }
@@ -196,27 +187,24 @@ impl Sender {
 
     /// Returns true if there is anything to send, or to complete.
     pub(crate) fn has_work(&self) -> bool {
-        let may_start = self.sent < self.sq.len() && (self.packets > 0 || self.may_start());
+        let may_start = self.sent < self.sq.wqes.len() && (self.packets > 0 || self.may_start());
         self.sent > 0 || may_start
     }
 
     /// Returns the number of incomplete work requests.
     pub(crate) fn queued(&self) -> usize {
-        self.sq.len()
+        self.sq.wqes.len()
     }
 
     /// Returns the routes of the incomplete work requests.
     pub(crate) fn routes(&self) -> impl Iterator<Item = RouteTag> {
-        self.sq.iter().map(Wqe::route)
+        self.sq.wqes.iter().map(Wqe::route)
     }
 
     /// Removes the newest `count` work requests, none of which has been started.
     pub(crate) fn unpost(&mut self, count: usize) {
         let started = self.sent + usize::from(self.packets > 0);
-        let keep = self.sq.len().saturating_sub(count).max(started);
-        let gone = u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
-        self.used -= gone;
-        self.sq.truncate(keep);
+        let gone = self.sq.unpost(count, started);
         if let Some(gate) = self.gate() {
             gate.note_unposted(gone);
         }
@@ -225,13 +213,12 @@ impl Sender {
     /// Undoes the posting of the newest work request, which was flushed when it was posted, and its
     /// completion.
     pub(crate) const fn unflush(&mut self, freed_wqes: u32) {
-        self.used -= 1;
-        self.unsignaled_done = freed_wqes - 1;
+        self.sq.account.unflush(freed_wqes);
     }
 
     /// Frees WQEs whose completions the application has polled.
     pub(crate) const fn free_wqes(&mut self, freed_wqes: u32) {
-        self.used = self.used.saturating_sub(freed_wqes);
+        self.sq.account.free_wqes(freed_wqes);
     }
 
     /// Queues a work request. `inline` is its data if it was copied at post time.
@@ -250,20 +237,12 @@ impl Sender {
         if to.is_some() != self.datagrams {
             return Err(PostError::NoDestination);
         }
-        //= XCH-06
-        let used = match &self.cross_channel {
-            Some(cross_channel) if !cross_channel.counts_wqes => {
-                u32::try_from(self.sq.len()).unwrap_or(u32::MAX)
-            }
-            _ => self.used,
-        };
-        let total = self.limits.admit(wr, inline, used)?;
+        let total = self.sq.admit(wr, inline, self.cross_channel.as_deref())?;
         if let Some(gate) = self.gate() {
             gate.note_posted();
         }
-        self.used += 1;
-        self.sq.push_back(Wqe::EMPTY);
-        if let Some(wqe) = self.sq.back_mut() {
+        self.sq.push(Wqe::EMPTY);
+        if let Some(wqe) = self.sq.wqes.back_mut() {
             wqe.wr_id = wr.wr_id;
             wqe.op = wr.op;
             wqe.flags = wr.flags;
@@ -303,7 +282,7 @@ impl Sender {
     /// Counts sent bytes against the rate limit, if there is one.
     #[cold]
     fn note_spent(&mut self, now: Time, bytes: usize, budget: usize) {
-        let waits = bytes >= budget && self.sent < self.sq.len();
+        let waits = bytes >= budget && self.sent < self.sq.wqes.len();
         let Some(limit) = &mut self.limit else { return };
         limit.spend(now, bytes);
         if waits {
@@ -320,9 +299,9 @@ impl Sender {
         budget: usize,
     ) -> Result<(), Fatal> {
         let begin = tx.bytes().len();
-        while self.sent < self.sq.len() && tx.bytes().len() - begin < budget {
+        while self.sent < self.sq.wqes.len() && tx.bytes().len() - begin < budget {
             let may_start = self.packets > 0 || self.may_start();
-            let Some(wqe) = self.sq.get_mut(self.sent).filter(|_| may_start) else {
+            let Some(wqe) = self.sq.wqes.get_mut(self.sent).filter(|_| may_start) else {
                 break;
             };
             if self.packets == 0 {
@@ -400,6 +379,7 @@ impl Sender {
         let started = self.sent + usize::from(self.packets > 0);
         let Some(lost) = self
             .sq
+            .wqes
             .iter()
             .take(started)
             .position(|wqe| wqe.contains(psn))
@@ -428,7 +408,7 @@ impl Sender {
 
     fn fail_front<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Result<(), Fatal> {
         self.packets = 0;
-        if let Some(wqe) = self.sq.pop_front() {
+        if let Some(wqe) = self.sq.wqes.pop_front() {
             self.report(cx, &wqe, status);
             let length = (wqe.len, wqe.too_long);
             cx.out
@@ -442,28 +422,19 @@ impl Sender {
     //= UD-12
     fn complete_sent<H>(&mut self, cx: &mut Cx<'_, H>) {
         for _ in 0..core::mem::take(&mut self.sent) {
-            let Some(wqe) = self.sq.pop_front() else {
+            let Some(wqe) = self.sq.wqes.pop_front() else {
                 return;
             };
             cx.out.counters.traffic().tx_messages += 1;
             cx.out.op_counters.add_sent(&wqe.op, wqe.len);
-            //= RC-WQE-02
-            if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
-                self.report(cx, &wqe, WcStatus::Success);
-            } else {
-                self.unsignaled_done += 1;
-            }
+            let of = (wqe.wr_id, wqe.op.completion());
+            self.sq.account.complete(cx, wqe.flags, of, 0);
         }
     }
 
-    /// Reports the completion of a work request, which also frees the WQEs before it that had none.
     fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &Wqe, status: WcStatus) {
-        let freed_wqes = core::mem::take(&mut self.unsignaled_done) + 1;
-        let completion = Completion {
-            freed_wqes,
-            ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.op.completion())
-        };
-        cx.out.completions.push_back(completion);
+        let of = (wqe.wr_id, wqe.op.completion());
+        self.sq.account.report(cx, of, status, 0);
     }
 
     /// Completes what was sent, and the rest with `WR_FLUSH_ERR`, including unsignaled ones.
@@ -473,7 +444,7 @@ impl Sender {
         if let Some(limit) = &mut self.limit {
             limit.waits_until = None;
         }
-        while let Some(wqe) = self.sq.pop_front() {
+        while let Some(wqe) = self.sq.wqes.pop_front() {
             self.report(cx, &wqe, WcStatus::WrFlushErr);
         }
     }
@@ -489,9 +460,7 @@ impl Sender {
         }
         *self = Self {
             cross_channel,
-            sq: VecDeque::new(),
-            used: 0,
-            unsignaled_done: 0,
+            sq: SendQueue::new(self.sq.account.limits),
             sent: 0,
             packets: 0,
             psn: Psn::new(0),

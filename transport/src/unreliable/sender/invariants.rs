@@ -5,26 +5,23 @@ use super::Sender;
 impl Sender {
     /// Asserts all conditions.
     pub(crate) fn check_invariants(&self) {
-        let queued = self.sq.len();
+        let queued = self.sq.wqes.len();
         assert!(self.sent <= queued, "{} of {queued} are sent", self.sent);
         if self.packets > 0 {
             assert!(self.sent < queued, "packets of no request: {self:?}");
         }
         let counts_wqes = self.cross_channel.as_ref();
         if counts_wqes.is_none_or(|cross_channel| cross_channel.counts_wqes) {
-            let used = self.used as usize;
-            assert!(queued <= used, "{queued} are queued, and {used} in use");
-            assert!(self.used <= self.limits.max_wr, "{used} are in use");
-            assert!(
-                self.unsignaled_done as usize <= used - queued,
-                "they are in use until their completion is polled: {self:?}"
-            );
+            self.sq.account.check(queued);
         }
-        for wqe in [self.sq.front(), self.sq.back()].into_iter().flatten() {
+        for wqe in [self.sq.wqes.front(), self.sq.wqes.back()]
+            .into_iter()
+            .flatten()
+        {
             //= UD-03
             assert_eq!(wqe.to.is_some(), self.datagrams, "{wqe:?}");
         }
-        if let Some(wqe) = self.sq.get(self.sent).filter(|_| self.packets > 0) {
+        if let Some(wqe) = self.sq.wqes.get(self.sent).filter(|_| self.packets > 0) {
             assert!(!self.datagrams, "a datagram has one packet: {wqe:?}");
             assert_eq!(
                 self.psn,
