@@ -84,6 +84,7 @@ mod responder;
 mod rocade_probe;
 mod segment;
 mod send_ops;
+mod send_queue;
 mod service;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;

@@ -12,7 +12,8 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::Fatal;
-use crate::queue::{RecvSource, RecvWqe, SendLimits, SendQueue};
+use crate::queue::{RecvSource, RecvWqe, SendLimits};
+use crate::send_queue::SendQueue;
 use crate::wr::{Destination, LocalData, SendFlags, SendOp, SendWr};
 
 /// Most bytes behind the header of a segmentation request (`tso_caps.max_tso`).

@@ -31,6 +31,10 @@ const TIMEOUT: u8 = 17;
 const QPS: usize = 2;
 const MEMORY_LEN: usize = 4096;
 
+/// Values of `path_mig_state`.
+const MIGRATED: u32 = 0;
+const REARM: u32 = 1;
+
 struct Host {
     engine: Engine,
     context: Context,
@@ -552,9 +556,9 @@ fn fill(link: &AnyPeerLink) {
     }
 }
 
-/// Fills the ring from `far` to `near` while a thread that has to receive from it makes a pause.
-/// Checks that the completion of the message that `send` sends is not seen before the ACK has left.
-fn completion_waits_for_its_ack([near, far]: [&Host; 2], target: &Qp, send: impl FnOnce()) {
+/// Runs `f` while the ring from `far` to `near` of their first ports is full, and the thread that
+/// has to receive from it makes a pause.
+fn while_ring_is_full([near, far]: [&Host; 2], f: impl FnOnce()) {
     let links = near.engine.inner.links.peer_links.read().clone();
     let [near_end, far_end] = [near, far].map(|host| {
         let local = host.context.gid_entries()[0].gid.to_ip();
@@ -570,11 +574,20 @@ fn completion_waits_for_its_ack([near, far]: [&Host; 2], target: &Qp, send: impl
     };
     thread::scope(|scope| {
         scope.spawn(paused);
-        let over = over;
+        // The pause ends also if `f` panics.
+        let _over = over;
         pause.wait();
         fill(far_end);
+        f();
+    });
+}
+
+/// Fills the ring from `far` to `near`, and checks that the completion of the message that `send`
+/// sends is not seen before the ACK has left.
+fn completion_waits_for_its_ack([near, far]: [&Host; 2], target: &Qp, send: impl FnOnce()) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while_ring_is_full([near, far], || {
         send();
-        let deadline = Instant::now() + Duration::from_secs(60);
         while target.inner().lock().qp.completions_waiting() == 0 {
             assert!(far.cq.poll_one().is_none());
             assert!(Instant::now() < deadline, "no message");
@@ -583,19 +596,18 @@ fn completion_waits_for_its_ack([near, far]: [&Host; 2], target: &Qp, send: impl
             assert!(far.cq.poll_one().is_none(), "its ACK has not left");
         }
         assert!(near.cq.poll_one().is_none());
-        drop(over);
-        let completion = loop {
-            assert!(Instant::now() < deadline, "no completion");
-            if let Some(completion) = far.cq.poll_one() {
-                break completion;
-            }
-        };
-        assert_eq!(
-            (completion.wr_id, completion.status),
-            (7, WcStatus::Success)
-        );
-        assert!(!target.inner().lock().tx.has_unsafe_ack);
     });
+    let completion = loop {
+        assert!(Instant::now() < deadline, "no completion");
+        if let Some(completion) = far.cq.poll_one() {
+            break completion;
+        }
+    };
+    assert_eq!(
+        (completion.wr_id, completion.status),
+        (7, WcStatus::Success)
+    );
+    assert!(!target.inner().lock().tx.has_unsafe_ack);
 }
 
 const SEND: SendWr<'static> = SendWr {
@@ -619,6 +631,71 @@ fn a_completion_waits_for_an_ack_that_there_is_no_space_for() {
     completion_waits_for_its_ack([&near, &far], b, || {
         a.post_sends(|queue| queue.push(&SEND)).expect("posted");
     });
+}
+
+/// Loads the alternate path of a queue pair over the second ports.
+fn load_second_path(qp: &Qp, to: &Host) {
+    let gid = to.context.gid_entries_of(2).expect("a port")[0].gid;
+    let attr = QpAttr {
+        alt_ah_attr: AddressVector {
+            dgid: gid,
+            hop_limit: 64,
+            is_global: true,
+            port_num: 2,
+            ..AddressVector::default()
+        },
+        alt_port_num: 2,
+        alt_timeout: TIMEOUT,
+        path_mig_state: REARM,
+        ..QpAttr::default()
+    };
+    let mask = QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE;
+    qp.modify(&attr, mask).expect("a second path");
+}
+
+/// Checks that an ACK for which there is no space is not lost with its path. The queue pair is
+/// destroyed once the completion is seen.
+//= RC-ACK-20 RC-APM-06 type=test
+#[test]
+fn a_blocked_ack_migrates() {
+    let specs = ["near=127.4.0.17+127.5.0.17", "far=127.4.0.18+127.5.0.18"];
+    let engine = shared_memory_engine(&specs);
+    let (near, far) = (host_on(&engine, "near"), host_on(&engine, "far"));
+    let (a, b) = (&near.qps[0], &far.qps[0]);
+    connect(a, b, &far);
+    connect(b, a, &near);
+    load_second_path(a, &far);
+    load_second_path(b, &near);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let wait = |cq: &Cq| loop {
+        assert!(Instant::now() < deadline, "no completion");
+        if let Some(completion) = cq.poll_one() {
+            break (completion.wr_id, completion.status);
+        }
+    };
+    // A message over the first path arms the second one.
+    for id in [6, 7] {
+        b.recv_queue().push(id, &[]).expect("posted");
+    }
+    a.post_sends(|queue| queue.push(&SEND)).expect("posted");
+    assert_eq!(wait(&far.cq), (6, WcStatus::Success));
+    assert_eq!(wait(&near.cq), (SEND.wr_id, WcStatus::Success));
+    while_ring_is_full([&near, &far], || {
+        a.post_sends(|queue| queue.push(&SEND)).expect("posted");
+        while b.inner().lock().qp.completions_waiting() == 0 {
+            assert!(far.cq.poll_one().is_none(), "its ACK has not left");
+            assert!(Instant::now() < deadline, "no message");
+        }
+        let attr = QpAttr {
+            path_mig_state: MIGRATED,
+            ..QpAttr::default()
+        };
+        b.modify(&attr, QpAttrMask::PATH_MIG_STATE)
+            .expect("migrated");
+        assert_eq!(wait(&far.cq), (7, WcStatus::Success));
+        b.destroy().expect("destroyed");
+    });
+    assert_eq!(wait(&near.cq), (SEND.wr_id, WcStatus::Success));
 }
 
 /// Brings an end of dynamic connections to a state.

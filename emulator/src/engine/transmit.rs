@@ -153,9 +153,14 @@ impl Nic {
             return;
         }
         core.qp.coalescer_mut().flush_batch();
-        if core.qp.take_migrated() {
+        let has_migrated = core.qp.take_migrated();
+        if has_migrated {
+            if core.tx.has_blocked_ack() {
+                core.qp.repeat_ack();
+            }
             core.tx.migrate();
         }
+        let wants = wants || has_migrated;
         // A DC initiator may have local work to do before it has a target.
         let has_route = core.tx.has_route() || core.qp.config().qp_type == QpType::DcInitiator;
         if !has_route {

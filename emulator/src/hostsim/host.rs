@@ -99,9 +99,8 @@ impl Host {
         let board = Arc::clone(&self.board);
         let datagrams = board.plan.datagrams_of(number);
         let run = move |config| program::run(&board, number, config);
-        let started = self
-            .stage
-            .start(number, &number.to_string(), datagrams, run);
+        let of = (&*number.to_string(), self.board.plan.host_of(number));
+        let started = self.stage.start(number, of, datagrams, run);
         started.expect("a process");
     }
 

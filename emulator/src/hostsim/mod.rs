@@ -57,7 +57,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 33] = [
+const EXPECTED: [&str; 34] = [
     BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
@@ -69,6 +69,7 @@ const EXPECTED: [&str; 33] = [
     "a killed process acknowledges over UDP",
     "a killed process acknowledges over XRC",
     "a killed process acknowledges over a connection of the CM",
+    "a message arrives from another host",
     "a message arrives over DC",
     "a message arrives over UC",
     "a message arrives over UD",

@@ -106,7 +106,7 @@ pub(super) struct Strike {
     pub(super) messages: u32,
     /// Number of turns in which it lives on.
     pub(super) turns: u64,
-    /// It dies at this place after these turns.
+    /// Place at which it dies after these turns.
     pub(super) place: Option<PlaceOfDeath>,
 }
 
@@ -150,6 +150,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     /// All packets go over UDP.
     pub(super) udp: bool,
+    /// Process 1 is on a host of its own.
+    pub(super) is_apart: bool,
     /// Percentage of packets that are lost.
     pub(super) loss: usize,
     /// Turns are short, as on a machine with idle processors.
@@ -236,6 +238,11 @@ impl Plan {
         }
     }
 
+    /// Returns the number of the host of a process.
+    pub(super) const fn host_of(&self, process: usize) -> u8 {
+        (process == 1 && self.is_apart) as u8
+    }
+
     /// Returns the number of datagrams after which a process is killed.
     pub(super) fn datagrams_of(&self, process: usize) -> u64 {
         let own = self.last_datagram.filter(|(number, _)| *number == process);
@@ -251,6 +258,7 @@ impl Plan {
         Self {
             seed,
             udp: below(2) == 0,
+            is_apart: below(4) == 0,
             loss: 0,
             is_quick: below(2) == 0,
             connections,
@@ -384,6 +392,7 @@ impl Plan {
         Self {
             seed,
             udp,
+            is_apart: below(4) == 0,
             loss,
             is_quick,
             connections,
@@ -416,6 +425,9 @@ impl Plan {
                     }
                 });
             }
+        }
+        if self.is_apart {
+            try_with(&|plan| plan.is_apart = false);
         }
         if self.loss > 0 {
             try_with(&|plan| plan.loss = 0);

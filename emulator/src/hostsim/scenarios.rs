@@ -61,6 +61,7 @@ fn play(
                 connections: connections.to_vec(),
                 strike: None,
                 last_datagram: None,
+                is_apart: false,
                 place_of_death: None,
                 place_of_freeze: None,
                 slow: SlowPlaces::NONE,

@@ -120,6 +120,10 @@ impl Exchange {
             self.board.mark("a message of a killed process arrives");
         }
         self.board.mark(self.traits.arrived);
+        let host_of = |end| self.board.plan.host_of(self.board.process_of(end));
+        if host_of(from) != host_of(self.end) {
+            self.board.mark("a message arrives from another host");
+        }
         self.board
             .note(format!("{:?} receives message {number}", self.end));
         {

@@ -136,7 +136,7 @@ impl SimulatedHost {
             let config = EngineConfig::from_specs(&[spec], BrokerMode::Auto(broker));
             run(config.expect("an address of loopback"));
         };
-        self.stage.start(number, name, u64::MAX, run)?;
+        self.stage.start(number, (name, 0), u64::MAX, run)?;
         self.names.insert(number, name.to_owned());
         Ok(ProcessId(number))
     }

@@ -55,8 +55,8 @@ pub(crate) struct Shared {
     slow_left: AtomicU64,
 }
 
-/// Places of the code, chosen by a number, at which threads hand over and get few turns. What others
-/// do meanwhile is what happens rarely otherwise.
+/// Places in the code at which threads hand over and get few turns. Others do meanwhile what
+/// rarely happens otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlowPlaces {
     /// One place of so many is slow. 0 means that none is.

@@ -100,28 +100,29 @@ impl Stage {
         numbers.filter(has_ended).collect()
     }
 
-    /// Starts a process, which is killed right after it has sent so many datagrams.
+    /// Starts a process with a name and the directory of its broker. It is killed right after it
+    /// has sent so many datagrams.
     ///
     /// # Errors
     /// The system has no descriptor for it.
     pub(crate) fn start(
         &mut self,
         number: usize,
-        name: &str,
+        (name, dir): (&str, u8),
         datagrams: u64,
         run: impl FnOnce(BrokerConfig) + Send + 'static,
     ) -> io::Result<()> {
         let process = Arc::new(Process {
             number,
             name: name.to_owned(),
-            identity: self.brokers.new_process()?,
+            identity: self.brokers.new_process(dir)?,
             is_dead: AtomicBool::new(false),
             datagrams_left: AtomicU64::new(datagrams),
             is_doomed: AtomicBool::new(false),
             mappings: Mutex::default(),
             alarms: Mutex::default(),
         });
-        let config = self.brokers.config();
+        let config = self.brokers.config(dir);
         let run = move || run(config);
         self.schedule.shared.spawn(&process, "main", Box::new(run));
         self.processes.insert(number, process);

@@ -96,6 +96,12 @@ impl TxState {
         self.journal_slot = None;
     }
 
+    /// Returns true if an ACK is lost with the route: it is blocked, or an unpublished record.
+    pub(crate) fn has_blocked_ack(&self) -> bool {
+        let backlog = self.backlog.as_ref();
+        self.unpublished_ack.is_some() || backlog.is_some_and(|backlog| backlog.has_ack())
+    }
+
     /// Sets the path that a migration leads to.
     pub(crate) fn set_alternate(&mut self, endpoint: Arc<LocalEndpoint>, tx_route: TxRoute) {
         self.alternate = Some(Box::new((endpoint, tx_route)));

@@ -498,6 +498,18 @@ impl RecvSide {
         }
     }
 
+    /// Schedules an ACK of all that was received. Only a path of RC can be lost.
+    pub(super) fn repeat_ack(&mut self) {
+        match self {
+            Self::Reliable(responder) => responder.repeat_ack(),
+            Self::None
+            | Self::Connected(_)
+            | Self::Datagrams(_)
+            | Self::Frames(_)
+            | Self::Target(_) => {}
+        }
+    }
+
     /// Handles the failure to read the payload of a READ response.
     pub(super) fn fail_response<H>(
         &mut self,

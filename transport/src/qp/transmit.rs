@@ -185,6 +185,12 @@ impl Qp {
         self.recv.newest_ack()
     }
 
+    /// Schedules the last ACK again, after the caller has dropped it together with its path. The
+    /// application may have polled the completions of the messages that it covers.
+    pub fn repeat_ack(&mut self) {
+        self.recv.repeat_ack();
+    }
+
     /// Returns the other fields of the ACK, for the case that another process has to send it.
     //= RC-APM-02 RC-CRD-01
     #[must_use]

@@ -33,9 +33,10 @@ use crate::masked::{self, MaskedOp};
 use crate::memory::{AccessError, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::queue::{LazyDeque, SendLimits, SendQueue, Srqn};
+use crate::queue::{LazyDeque, SendLimits, Srqn};
 use crate::rate::RateLimit;
 use crate::segment::MAX_MESSAGE_LEN;
+use crate::send_queue::SendQueue;
 use crate::time::Time;
 use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 

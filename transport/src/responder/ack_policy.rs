@@ -146,6 +146,14 @@ impl Responder {
         }
     }
 
+    /// Schedules an ACK of all that was received, because the last one was lost with the path that
+    /// it had to take. After a NAK the peer repeats its request.
+    pub(crate) fn repeat_ack(&mut self) {
+        if !self.nak_outstanding {
+            self.schedule_ack(self.epsn.sub(1));
+        }
+    }
+
     pub(super) fn schedule_nak(&mut self, psn: Psn, syndrome: Syndrome, out: &mut Outputs) {
         match syndrome {
             Syndrome::Nak(NakCode::PsnSequence) => out.counters.rare().seq_naks_sent += 1,

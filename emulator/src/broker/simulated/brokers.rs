@@ -33,8 +33,6 @@ use crate::sys;
 pub(in crate::broker) const ADDRESSES: u8 = 2;
 /// Number of runtime directories, each with a broker of its own.
 pub(in crate::broker) const DIRS: u8 = 2;
-/// The directory of all processes with engines.
-const DIR: u8 = 0;
 
 /// Environment variable with the number of a host, for its real processes.
 pub(in crate::broker) const HOST: &str = "ROCADE_HOSTSIM_HOST";
@@ -137,12 +135,12 @@ impl Brokers {
         Arc::clone(&self.host.now_ns)
     }
 
-    /// Returns the broker's configuration for processes with engines.
-    pub(crate) fn config(&self) -> BrokerConfig {
+    /// Returns the broker's configuration for processes with engines of a directory.
+    pub(crate) fn config(&self, dir: u8) -> BrokerConfig {
         BrokerConfig {
             // A host without packets comes to rest in less time than this.
             idle_timeout: Duration::from_secs(3600),
-            ..self.config_of(DIR)
+            ..self.config_of(dir)
         }
     }
 
@@ -162,8 +160,8 @@ impl Brokers {
     ///
     /// # Errors
     /// The system has no descriptor for it.
-    pub(crate) fn new_process(&self) -> io::Result<HostProcess> {
-        SimulatedProcess::new(&self.host, DIR).map(HostProcess)
+    pub(crate) fn new_process(&self, dir: u8) -> io::Result<HostProcess> {
+        SimulatedProcess::new(&self.host, dir).map(HostProcess)
     }
 
     /// Counts what has happened.
@@ -314,10 +312,12 @@ impl Brokers {
         self.start_brokers();
     }
 
-    /// Tells the broker to end, as a user does. Returns false without a broker.
+    /// Tells the brokers to end, as a user does. Returns false without a broker.
     pub(crate) fn tell_to_end(&mut self) -> bool {
         let is_there = !self.list.is_empty();
-        self.tell_to_end_in(DIR);
+        for dir in 0..DIRS {
+            self.tell_to_end_in(dir);
+        }
         self.start_brokers();
         is_there
     }
