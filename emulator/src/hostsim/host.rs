@@ -13,6 +13,8 @@ use crate::broker::simulated::brokers::until_closed;
 use crate::simulated_host::schedule::{Places, Process, Turn};
 use crate::simulated_host::stage::{Stage, Turned};
 
+/// Messages before that of a strike from which on threads are slow.
+const SLOW_BEFORE: u32 = 2;
 /// Turns before a process may be killed at a place.
 const FIRST_DEATH: u64 = 20;
 /// Virtual time after which a host has to be at rest, in ns. Longer than all retries, also those of
@@ -53,6 +55,8 @@ pub(super) struct Host {
     board: Arc<Board>,
     begin: u64,
     frozen: Option<Frozen>,
+    /// Threads have begun to be slow at some places.
+    is_slow: bool,
     /// Turn after which the process of a strike is killed.
     strike_at: Option<u64>,
     /// The place at which a process is killed after so many visits: the process, if it is a certain
@@ -82,6 +86,7 @@ impl Host {
             board: Arc::new(Board::new(plan.clone(), capture, time)),
             begin,
             frozen: None,
+            is_slow: false,
             strike_at: None,
             death_at: plan.place_of_death.map(|place| (None, place)),
             freeze_at: plan.place_of_freeze,
@@ -254,16 +259,26 @@ impl Host {
         text
     }
 
+    fn begin_slow(&mut self) {
+        if !std::mem::replace(&mut self.is_slow, true) {
+            self.stage.schedule.shared.begin_slow();
+        }
+    }
+
     /// Kills a process that has received what the plan says.
     fn strike(&mut self) -> Result<(), String> {
         let Some(strike) = self.board.plan.strike else {
+            self.begin_slow();
             return Ok(());
         };
         let turns = self.stage.schedule.turns;
         if self.strike_at.is_none() {
             let flow = self.board.notes().flows.get(&strike.sender).copied();
-            let is_due = flow.is_some_and(|flow| flow.received >= strike.messages);
-            self.strike_at = is_due.then_some(turns + strike.turns);
+            let received = flow.map_or(0, |flow| flow.received);
+            if received + SLOW_BEFORE >= strike.messages {
+                self.begin_slow();
+            }
+            self.strike_at = (received >= strike.messages).then_some(turns + strike.turns);
         }
         if self.strike_at != Some(turns) {
             return Ok(());

@@ -230,10 +230,10 @@ impl Plan {
             let number = random.next() % limit as u64;
             usize::try_from(number).unwrap_or(0)
         };
-        match below(7) {
-            0 => Self::draw_last_words(seed, &mut below),
-            1 => Self::draw_early_end(seed, &mut below),
-            2 => Self::draw_successor(seed, &mut below),
+        match below(8) {
+            0 | 1 => Self::draw_last_words(seed, &mut below),
+            2 => Self::draw_early_end(seed, &mut below),
+            3 => Self::draw_successor(seed, &mut below),
             _ => Self::draw_any(seed, &mut below),
         }
     }
@@ -282,17 +282,23 @@ impl Plan {
         connection.answers = true;
         connection.mix = 0;
         connection.pools = false;
-        connection.is_assisted = [below(2) == 0, below(2) == 0];
+        connection.is_assisted = [below(4) > 0, below(4) > 0];
         let answers = 8 + below(6);
         connection.messages = [answers + below(3), answers]
             .map(|count| u32::try_from(count).unwrap_or(0).min(MOST_MESSAGES));
         let kind = below(6);
         let last_datagram = (kind == 1).then(|| (connection.processes[1], 5 + below(30) as u64));
         let strike = (kind > 1).then(|| {
-            let within = [2, 10, 40][below(3)];
+            let within = [1, 2, 10, 40][below(4)];
+            let sender = below(2);
+            // The ACK of the last message is delayed longest.
+            let messages = match below(2) {
+                0 => connection.messages[sender],
+                _ => u32::try_from(8 + below(6)).unwrap_or(8),
+            };
             Strike {
-                sender: (0, below(2)),
-                messages: u32::try_from(8 + below(6)).unwrap_or(8),
+                sender: (0, sender),
+                messages,
                 turns: below(within) as u64,
                 place: (kind > 3).then(|| PlaceOfDeath::draw(below)),
             }

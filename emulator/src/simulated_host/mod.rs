@@ -100,6 +100,7 @@ impl SimulatedHost {
         let run = || {
             stay_on_one_cpu();
             let stage = Stage::new(seed, seed.is_multiple_of(2), slow_places(seed))?;
+            stage.schedule.shared.begin_slow();
             let names = BTreeMap::new();
             Ok(f(&mut Self { stage, names }))
         };

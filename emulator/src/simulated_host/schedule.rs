@@ -88,6 +88,11 @@ impl Shared {
         lock(&self.random).next()
     }
 
+    /// Lets threads be slow at some places from now on, for a while.
+    pub(crate) fn begin_slow(&self) {
+        self.slow_left.store(SLOW_TIMES, Ordering::Relaxed);
+    }
+
     /// Returns true if threads are slow at this place.
     fn is_slow(&self, place: Place) -> bool {
         self.slow.contains(place) && self.slow_left.load(Ordering::Relaxed) > 0
@@ -314,7 +319,7 @@ impl Schedule {
                 held_by_others: AtomicUsize::new(0),
                 spawned: Mutex::default(),
                 slow,
-                slow_left: AtomicU64::new(SLOW_TIMES),
+                slow_left: AtomicU64::new(0),
             }),
             threads: Vec::new(),
             turns: 0,
