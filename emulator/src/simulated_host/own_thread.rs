@@ -125,6 +125,7 @@ impl Schedule for OwnThread {
         if self.is_dead() {
             return;
         }
+        self.shared.has_sent.store(true, Ordering::Relaxed);
         if self.process.datagrams_left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.end_process();
         } else {

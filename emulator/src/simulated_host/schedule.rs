@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) held_by_others: AtomicUsize,
     /// Threads that the running one has started.
     spawned: Mutex<Vec<Thread>>,
+    /// The running thread has sent a datagram.
+    pub(crate) has_sent: AtomicBool,
     /// Places at which threads are slow.
     slow: SlowPlaces,
     /// Number of times that they still are, so that time passes for those that wait.
@@ -318,6 +320,7 @@ impl Schedule {
                 random: Mutex::new(Random(seed)),
                 held_by_others: AtomicUsize::new(0),
                 spawned: Mutex::default(),
+                has_sent: AtomicBool::new(false),
                 slow,
                 slow_left: AtomicU64::new(0),
             }),
@@ -349,14 +352,15 @@ impl Schedule {
     /// Returns the threads that can run, and if all of them look for work in vain.
     pub(crate) fn runnable(&self) -> (Vec<usize>, bool) {
         let now = self.shared.now_ns();
-        let can_run = |thread: &Thread| match &thread.state {
+        let with_input = self.threads_with_input();
+        let can_run = |index: usize, thread: &Thread| match &thread.state {
             State::Turn | State::Idle => true,
             State::Change { since, until } => *since < self.changes || *until <= now,
-            State::Ready { fds, until } => *until <= now || are_ready(fds),
+            State::Ready { until, .. } => *until <= now || with_input.contains(&index),
             State::Ended => false,
         };
         let all = self.threads.iter().enumerate();
-        let ready = all.filter(|(_, thread)| !self.is_held(thread) && can_run(thread));
+        let ready = all.filter(|(index, thread)| !self.is_held(thread) && can_run(*index, thread));
         let ready: Vec<_> = ready.map(|(index, _)| index).collect();
         let is_idle = |index: &usize| {
             let state = &self.threads[*index].state;
@@ -364,6 +368,28 @@ impl Schedule {
         };
         let all_idle = ready.iter().all(is_idle);
         (ready, all_idle)
+    }
+
+    /// Returns the threads that wait for descriptors of which one is ready.
+    fn threads_with_input(&self) -> Vec<usize> {
+        let mut fds = Vec::new();
+        let mut threads = Vec::new();
+        for (index, thread) in self.threads.iter().enumerate() {
+            if let State::Ready { fds: of_thread, .. } = &thread.state {
+                fds.extend_from_slice(of_thread);
+                threads.resize(fds.len(), index);
+            }
+        }
+        if !sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0) {
+            return Vec::new();
+        }
+        let all = fds.into_iter().zip(threads);
+        let mut ready: Vec<_> = all
+            .filter(|(fd, _)| fd.revents != 0)
+            .map(|(_, at)| at)
+            .collect();
+        ready.dedup();
+        ready
     }
 
     /// Returns those of the threads that are not slow where they are, or all if each is.
@@ -399,7 +425,9 @@ impl Schedule {
         let Ok(report) = reports.receive_within(PATIENCE) else {
             return Err(thread.abandon());
         };
-        self.delivery.wait();
+        if self.shared.has_sent.swap(false, Ordering::Relaxed) {
+            self.delivery.wait();
+        }
         let later = self.shared.now_ns().max(now);
         let (state, kind) = match report {
             Report::Paused(pause, locks, place) => {
@@ -537,11 +565,6 @@ impl Schedule {
         }
         Err(format!("process {} does not end", process.name))
     }
-}
-
-fn are_ready(fds: &[libc::pollfd]) -> bool {
-    let mut fds = fds.to_vec();
-    sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 
 /// Locks a mutex that only the running thread uses.
