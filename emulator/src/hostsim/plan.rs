@@ -286,10 +286,10 @@ impl Plan {
         let answers = 8 + below(6);
         connection.messages = [answers + below(3), answers]
             .map(|count| u32::try_from(count).unwrap_or(0).min(MOST_MESSAGES));
-        let kind = below(6);
+        let kind = below(8);
         let last_datagram = (kind == 1).then(|| (connection.processes[1], 5 + below(30) as u64));
         let strike = (kind > 1).then(|| {
-            let within = [1, 2, 10, 40][below(4)];
+            let within = [1, 1, 10, 40][below(4)];
             let sender = below(2);
             // The ACK of the last message is delayed longest.
             let messages = match below(2) {
@@ -300,13 +300,21 @@ impl Plan {
                 sender: (0, sender),
                 messages,
                 turns: below(within) as u64,
-                place: (kind > 3).then(|| PlaceOfDeath::draw(below)),
+                place: (kind > 5).then(|| PlaceOfDeath::draw(below)),
             }
         });
-        Self {
+        let plan = Self {
             strike,
             last_datagram,
             ..Self::without_events(seed, below, vec![connection])
+        };
+        // Threads are slow in most of them.
+        match plan.slow {
+            SlowPlaces::NONE => Self {
+                slow: draw_slow(below),
+                ..plan
+            },
+            _ => plan,
         }
     }
 

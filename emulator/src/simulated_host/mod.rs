@@ -25,7 +25,7 @@ use schedule::SlowPlaces;
 use stage::{Stage, Turned};
 
 /// Number of groups of places, of which one is slow.
-pub(crate) const SLOW_GROUPS: u32 = 12;
+pub(crate) const SLOW_GROUPS: u32 = 6;
 
 /// The name of the device of each process.
 const DEVICE: &str = "rocade0";

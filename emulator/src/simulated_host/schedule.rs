@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const ROUNDS_OF_DEATH: usize = 10_000;
 
 /// Number of times that threads are slow.
-const SLOW_TIMES: u64 = 400;
+const SLOW_TIMES: u64 = 800;
 
 /// The number of the pause of a thread that looks for work in vain.
 const IDLE: usize = 2;
