@@ -106,6 +106,7 @@ impl SendAccount {
     }
 
     /// Asserts that the `queued` WQEs are counted.
+    #[cfg(debug_assertions)]
     pub(crate) fn check(&self, queued: usize) {
         let used = self.used as usize;
         assert!(queued <= used, "{queued} are queued, and {used} in use");
