@@ -124,8 +124,9 @@ impl Nic {
             let Some(qpn) = self.scheduler.service_queue.next_ready(reason) else {
                 return;
             };
-            let mut is_done = true;
+            let (mut is_done, mut exists) = (true, false);
             self.with_qp(qpn, |inner, core, mem| {
+                exists = true;
                 // Another thread may have served the QP and removes it. Removing it twice would be
                 // wrong, because it may have been enqueued again.
                 let is_queued = core.tx.queued.contains(reason);
@@ -135,7 +136,11 @@ impl Nic {
                 }
             });
             if is_done {
-                self.scheduler.service_queue.remove_qp(qpn, reason);
+                let was_there = self.scheduler.service_queue.remove_qp(qpn, reason);
+                debug_assert!(
+                    was_there || !exists || self.tables.qps.read().get(qpn).is_none(),
+                    "a queue pair is removed from a list that it is not on: {qpn:?}, {reason:?}"
+                );
             }
         }
     }

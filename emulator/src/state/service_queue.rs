@@ -254,16 +254,18 @@ impl ServiceQueue {
         Some(next)
     }
 
-    /// Removes a QP from a list.
-    pub(crate) fn remove_qp(&self, qpn: Qpn, reason: ServiceReason) {
+    /// Removes a QP from a list. Returns false if it is not there.
+    pub(crate) fn remove_qp(&self, qpn: Qpn, reason: ServiceReason) -> bool {
         let ready_list = self.ready_list(reason);
         let mut qps = ready_list.qps.lock();
         // Once only: the QP may have been enqueued again. The one that was served last is usually
         // at the end.
-        if let Some(index) = qps.iter().rposition(|&other| other == qpn) {
+        let index = qps.iter().rposition(|&other| other == qpn);
+        if let Some(index) = index {
             qps.remove(index);
         }
         ready_list.count.store(qps.len(), Ordering::Relaxed);
+        index.is_some()
     }
 
     /// Returns all QPs on a list, or none if another thread holds its lock for longer than
