@@ -92,6 +92,7 @@ impl Nic {
                     || core.qp.coalescer().has_batched_posts()
                     || is_dynamic && core.qp.has_work_to_send(AckPlacement::First);
                 if has_unsent {
+                    inner.checkpoint(&core.qp);
                     self.transmit(inner, &mut core, TransmitTrigger::Other, cx, true);
                 } else if core.tx.has_backlog() {
                     self.resend_backlog(inner, &mut core, cx);
@@ -108,6 +109,7 @@ impl Nic {
     /// Sends the ACK that a QP delays, if there is one, before its path changes.
     pub(crate) fn flush_last_ack(&self, inner: &QpInner, core: &mut QpCore, cx: Cx<'_>) {
         if core.qp.pending_ack().is_some() {
+            inner.checkpoint(&core.qp);
             self.transmit(inner, core, TransmitTrigger::Other, cx, true);
         }
         core.tx.publish_ack();
@@ -136,6 +138,7 @@ impl Nic {
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
                 let cx = Cx::of_application(self.host.now(), &mem);
+                inner.checkpoint(&core.qp);
                 self.transmit(&inner, &mut core, TransmitTrigger::Other, cx, true);
                 // While a child of the process lives on, the peer does not notice that this process
                 // has ended, so the ACK is published.

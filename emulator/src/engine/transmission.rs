@@ -153,6 +153,10 @@ impl<'t> Transmission<'t> {
         });
         let fails = fails.flatten();
         let sent_at = trace::is_on().then(|| self.sent_at(buffer));
+        #[cfg(debug_assertions)]
+        if let Some(ownership) = self.inner.ownership() {
+            assert!(ownership.may_answer(qp), "an answer without a checkpoint");
+        }
         let sent = self.send_by(outlet, &mut way, buffer, fails.as_deref());
         let Ok(has_left) = sent else {
             let unsent_ack = self.recover_partial_batch(qp, &mut way, buffer);

@@ -135,6 +135,14 @@ impl TargetOwnership {
         }
     }
 
+    /// Returns true if the record says all that the peer learns from the next packet, so that
+    /// another process can continue. In the middle of a message none can.
+    #[cfg(debug_assertions)]
+    pub(crate) fn may_answer(&self, qp: &Qp) -> bool {
+        let is_checkpointed = self.is_checkpointed.load(Ordering::Relaxed);
+        !self.is_owner() || is_checkpointed || qp.resumable_snapshot().is_none()
+    }
+
     fn write_all(&self, qp: &Qp, state: u64) {
         let is_other = self.state.swap(state, Ordering::Relaxed) != state;
         if self.attr_changed.swap(false, Ordering::Relaxed) || is_other {
