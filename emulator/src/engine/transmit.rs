@@ -85,6 +85,11 @@ impl Nic {
         inner.checkpoint(&core.qp);
         self.transmit(inner, core, trigger, cx, wants);
         inner.checkpoint(&core.qp);
+        #[cfg(debug_assertions)]
+        assert!(
+            core.qp.completions_waiting() == 0 || core.tx.is_ack_safe(&core.qp),
+            "a completion is seen before its ACK is safe"
+        );
         self.report(inner, core, reserved);
         if let Some(failure) = core.qp.take_failure() {
             failures::report(inner, core, cx.mem, &failure);

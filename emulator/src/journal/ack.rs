@@ -151,6 +151,12 @@ impl JournalSlot {
         self.journal.slot(self.index)[0].store(ack.to_word(), Ordering::Release);
     }
 
+    /// Returns true if this ACK is the pending one.
+    #[cfg(debug_assertions)]
+    pub(crate) fn holds(&self, ack: PendingAck) -> bool {
+        self.is_pending && self.journal.slot(self.index)[0].load(Ordering::Relaxed) == ack.to_word()
+    }
+
     /// Removes the pending ACK, after it was sent.
     #[inline]
     pub(crate) fn clear(&mut self) {

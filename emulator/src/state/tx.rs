@@ -355,6 +355,19 @@ impl TxState {
         }
     }
 
+    /// Returns true if no ACK waits to be sent, or others can send it should the process end, or its
+    /// completion is held. The ACK of a shared memory link is in the ring, so that it does not wait.
+    //= RC-ACK-20
+    #[cfg(debug_assertions)]
+    pub(crate) fn is_ack_safe(&self, qp: &Qp) -> bool {
+        let waits = qp.newest_ack().map(|newest| pending_ack_of(qp, newest));
+        let is_recorded = |ack| {
+            let journal_slot = self.journal_slot.as_ref();
+            journal_slot.is_some_and(|journal_slot| journal_slot.holds(ack))
+        };
+        self.has_unsafe_ack || waits.is_none_or(is_recorded)
+    }
+
     /// Stops using the ACK journal: the QP delays no ACK for a while, or its route changes.
     pub(crate) fn release_journal_slot(&mut self) {
         self.journal_slot = None;
