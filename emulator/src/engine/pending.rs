@@ -186,9 +186,10 @@ impl Nic {
                 self.flush_outputs(inner, core, TransmitTrigger::Other, Cx { now, caller, mem });
             }
             remain |= core.qp.coalescer().held_since().is_some();
-            let is_over = core.qp.coalescer_mut().forget(now);
+            // The journal has one that is blocked.
+            let is_over = !core.tx.has_blocked_ack() && core.qp.coalescer_mut().forget(now);
             if is_over {
-                core.tx.release_journal_slot();
+                core.tx.release_journal_slot(&core.qp);
             }
             !is_over
         });
