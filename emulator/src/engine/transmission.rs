@@ -154,9 +154,7 @@ impl<'t> Transmission<'t> {
         let fails = fails.flatten();
         let sent_at = trace::is_on().then(|| self.sent_at(buffer));
         #[cfg(debug_assertions)]
-        if let Some(ownership) = self.inner.ownership() {
-            assert!(ownership.may_answer(qp), "an answer without a checkpoint");
-        }
+        self.check_checkpoint(qp);
         let sent = self.send_by(outlet, &mut way, buffer, fails.as_deref());
         let Ok(has_left) = sent else {
             let unsent_ack = self.recover_partial_batch(qp, &mut way, buffer);
@@ -191,6 +189,14 @@ impl<'t> Transmission<'t> {
             self.cx.now = engine.host.now();
         }
         qp.has_work_to_send(self.acks)
+    }
+
+    /// Asserts that another process can continue a shared target after the next packet.
+    #[cfg(debug_assertions)]
+    fn check_checkpoint(&self, qp: &Qp) {
+        if let Some(ownership) = self.inner.ownership() {
+            assert!(ownership.may_answer(qp), "an answer without a checkpoint");
+        }
     }
 
     /// Returns the time of a batch that is sent now, for traces.
