@@ -186,10 +186,11 @@ impl Nic {
                 self.flush_outputs(inner, core, TransmitTrigger::Other, Cx { now, caller, mem });
             }
             remain |= core.qp.coalescer().held_since().is_some();
-            // The journal has one that is blocked.
-            let is_over = !core.tx.has_blocked_ack() && core.qp.coalescer_mut().forget(now);
+            // The journal has one that is blocked, or waits behind what is.
+            let has_ack = core.tx.has_blocked_ack() || core.qp.newest_ack().is_some();
+            let is_over = !has_ack && core.qp.coalescer_mut().forget(now);
             if is_over {
-                core.tx.release_journal_slot(&core.qp);
+                core.tx.release_journal_slot();
             }
             !is_over
         });

@@ -145,8 +145,7 @@ impl Qp {
             // A message may have come meanwhile, and the program have seen its completion.
             engine.flush_last_ack(inner, &mut core, cx);
             if !core.tx.has_backlog() {
-                let QpCore { qp, tx, .. } = &mut *core;
-                tx.release_journal_slot(qp);
+                core.tx.release_journal_slot();
             }
         }
         if leads_to(attr, mask, QpState::Reset) {
