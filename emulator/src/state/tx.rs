@@ -355,8 +355,8 @@ impl TxState {
         }
     }
 
-    /// Returns true if no ACK waits to be sent, or others can send it should the process end, or its
-    /// completion is held. The ACK of a shared memory link is in the ring, so that it does not wait.
+    /// Returns true if no ACK waits to be sent, or others can send it should the process end, or
+    /// its completion is held. An ACK that is in a ring does not wait.
     //= RC-ACK-20
     #[cfg(debug_assertions)]
     pub(crate) fn is_ack_safe(&self, qp: &Qp) -> bool {
