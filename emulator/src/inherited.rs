@@ -104,16 +104,17 @@ impl CpuSet {
     }
 }
 
-/// Keeps the calling thread, and those that it starts, on one processor, if the system permits.
+/// Keeps the calling thread, and those that it starts, on the processor on which it runs, if the
+/// system permits. So hosts of several test programs are on several processors.
 #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 pub(crate) fn stay_on_one_cpu() {
-    let mut one = CpuSet::of(0).unwrap_or(CpuSet::ALL);
-    let mut words = one.0.iter_mut();
-    if let Some(word) = words.find(|word| **word != 0) {
-        *word &= word.wrapping_neg();
+    // SAFETY: no pointers.
+    let cpu = unsafe { libc::sched_getcpu() };
+    if let Some(cpu) = usize::try_from(cpu).ok().filter(|cpu| *cpu < MOST_CPUS) {
+        let mut one = CpuSet::NONE;
+        one.0[cpu / WORD_BITS] = 1 << (cpu % WORD_BITS);
+        one.apply();
     }
-    words.for_each(|word| *word = 0);
-    one.apply();
 }
 
 /// The state of a program at its start, before it changes that for single threads.

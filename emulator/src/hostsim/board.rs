@@ -48,6 +48,18 @@ pub(super) struct Flow {
     pub(super) failed: Option<WcStatus>,
 }
 
+/// The messages to the process that keeps the target of an end, and receives by it as well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeeperFlow {
+    /// The shared receive queue of the keeper.
+    pub(super) srqn: Srqn,
+    pub(super) posted: u32,
+    /// Number of messages whose acknowledgement the sender has seen.
+    pub(super) acknowledged: u32,
+    /// Number of messages whose completion the keeper has seen.
+    pub(super) received: u32,
+}
+
 /// The state of one end of a connection: number of the connection, and of the end.
 pub(super) type End = (usize, usize);
 
@@ -72,6 +84,8 @@ pub(super) struct Notes {
     pub(super) managing: BTreeSet<End>,
     /// The targets that processes have made for the ends of others.
     pub(super) targets: BTreeMap<End, Qpn>,
+    /// The messages to keepers, by the end whose target each keeps.
+    pub(super) keepers: BTreeMap<End, KeeperFlow>,
     pub(super) dead: BTreeSet<usize>,
     /// Processes that were stopped, perhaps while a thread had packets. Another thread does not
     /// wait for it longer than 16 ms, so that later packets overtake those.
@@ -145,6 +159,13 @@ impl Board {
         (0..PROCESSES).find(is_keeper).filter(|_| has_keeper)
     }
 
+    /// Returns the messages to the keeper of an end's target, if it lives and receives any.
+    pub(super) fn living_keeper(&self, end: End) -> Option<KeeperFlow> {
+        let is_dead = self.is_keeper_dead(end);
+        let flow = self.notes().keepers.get(&end).copied();
+        flow.filter(|_| !is_dead)
+    }
+
     /// Returns true if the process of an end was killed.
     pub(super) fn is_dead(&self, end: End) -> bool {
         let process = self.process_of(end);
@@ -215,6 +236,7 @@ impl Board {
     /// Checks the notes of all flows at the end of a run.
     pub(super) fn check_flows(&self) -> Result<(), String> {
         for end in self.ends() {
+            self.check_keeper(end)?;
             let notes = self.notes();
             let flow = notes.flows.get(&end).copied().unwrap_or_default();
             let is_alive = |end| !notes.dead.contains(&self.process_of(end));
@@ -250,6 +272,19 @@ impl Board {
 }
 
 impl Board {
+    /// Checks that the keeper of an end's target has all that it has acknowledged.
+    fn check_keeper(&self, end: End) -> Result<(), String> {
+        match self.living_keeper(end) {
+            Some(flow) if flow.acknowledged > flow.received => Err(format!(
+                "{:?} saw {} acknowledgements of the keeper of {end:?}, which has {} messages",
+                other(end),
+                flow.acknowledged,
+                flow.received
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that nothing was lost without a reason.
     fn check_unreliable(&self, notes: &Notes, end: End, flow: Flow) -> Result<(), String> {
         let service = self.plan.connections[end.0].service;

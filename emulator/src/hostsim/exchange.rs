@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::board::{Board, End, Endpoint, Flow, other};
 use super::connecting;
+use super::keeper_queue::bytes_to_keeper;
 use super::memory::{
     ADDED, COUNTER, GOT, MARKED, MOST_MESSAGES, OWN_MARKS, READ_LEN, SENT, SOURCE, place_in_turn,
-    written_at,
+    to_keeper_at, written_at,
 };
 use super::objects::{Objects, Opened};
 use super::plan::{Connection, Mode};
@@ -37,6 +38,8 @@ pub(super) const ADD: u64 = 1 << 33;
 pub(super) const READ: u64 = 1 << 34;
 /// The bit of atomic writes and flushes.
 pub(super) const MARK: u64 = 1 << 35;
+/// The bit of messages to the keeper of the peer's target.
+pub(super) const TO_KEEPER: u64 = 1 << 37;
 /// The ID of the bind of a window.
 const BIND: u64 = 1 << 36;
 
@@ -359,6 +362,7 @@ impl Exchange {
         );
         let sge = Some(side.sge(at, len));
         self.objects.post(&self.peer, (id, flags), (op, None), sge);
+        self.post_to_keeper(number);
         if self.has(ATOMICS) {
             let count = u64::from(self.others[0].load(Ordering::Relaxed));
             let at = ADDED + place_in_turn(count, 16, 8);
@@ -396,6 +400,30 @@ impl Exchange {
             feth: Feth::new(Placement::GLOBAL_VISIBILITY, Selectivity::Range),
         };
         self.post_other(2, MARK, (op, None), None);
+    }
+
+    /// Sends a message to the process that keeps the peer's target, with two of three messages to
+    /// the peer.
+    fn post_to_keeper(&self, number: u32) {
+        let keeper = self.board.living_keeper(other(self.end));
+        let Some(flow) = keeper.filter(|_| !number.is_multiple_of(3)) else {
+            return;
+        };
+        let (len, at) = (self.plan.len, to_keeper_at(flow.posted, self.plan.len));
+        let side = &self.objects.side;
+        side.fill(at, &bytes_to_keeper(other(self.end), flow.posted, len));
+        if let Some(flow) = self.board.notes().keepers.get_mut(&other(self.end)) {
+            flow.posted += 1;
+        }
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let to = Endpoint {
+            srqn: flow.srqn,
+            ..self.peer
+        };
+        let id = TO_KEEPER | u64::from(flow.posted);
+        let op = (SendOp::Send { imm: None }, None);
+        let sge = Some(side.sge(at, len));
+        self.objects.post(&to, (id, SendFlags::SIGNALED), op, sge);
     }
 
     fn post_other(&self, kind: usize, bit: u64, op: (SendOp, Option<Operands>), sge: Option<Sge>) {

@@ -1,7 +1,8 @@
 //! Shared XRC domains: a process makes the target of an end that another process has, so that the
 //! target is served by that one, and outlives its creator.
 
-use super::board::{Board, End};
+use super::board::{Board, End, other};
+use super::keeper_queue::KeeperQueue;
 use super::program::Program;
 use crate::sync::turn;
 use crate::{FileId, Qp, VerbsError, Xrcd, XrcdInitAttr};
@@ -18,10 +19,17 @@ pub(super) fn keep(program: &Program, end: End) {
     let domain = open_domain(program);
     let keeper = board.keeper_of(end).expect("this process");
     let target = create_target(board, keeper, &domain, 8);
+    let receives = board.plan.connections[end.0].keeper_receives;
+    let queue = receives.then(|| KeeperQueue::new(program, end, &domain));
     let number = target.qp_num();
     board.notes().targets.insert(end, number);
-    let is_over = || board.is_dead(end) || board.notes().done.contains(&end);
-    turn::until(None, is_over);
+    let has_ended = |end| board.is_dead(end) || board.notes().done.contains(&end);
+    match queue {
+        Some(queue) => queue.receive_until(|| has_ended(end) && has_ended(other(end))),
+        None => {
+            turn::until(None, || has_ended(end));
+        }
+    }
     drop(target);
     drop(domain);
 }

@@ -14,6 +14,10 @@ pub(super) const MOST_MESSAGES: u32 = 22;
 pub(super) const SENT: usize = 60 << 10;
 /// Place of the messages that the peer writes.
 const WRITTEN: usize = 80 << 10;
+/// Place of messages to the keeper of the peer's target.
+const TO_KEEPER: usize = 140 << 10;
+/// Number of these messages at a time, at most.
+const MOST_TO_KEEPER: u32 = 8;
 /// Place of a number to which the peer adds.
 pub(super) const COUNTER: usize = MEMORY - 1024;
 /// Place of the mark that the peer writes.
@@ -32,6 +36,11 @@ pub(super) const READ_LEN: usize = 64;
 /// Returns the place of a message that the peer writes.
 pub(super) const fn written_at(number: u32, len: usize) -> usize {
     WRITTEN + (number % MOST_MESSAGES) as usize * len
+}
+
+/// Returns the place of a message to the keeper of the peer's target.
+pub(super) fn to_keeper_at(number: u32, len: usize) -> usize {
+    TO_KEEPER + place_in_turn(number.into(), MOST_TO_KEEPER, len)
 }
 
 /// Returns the offset of a message among `places` that are used in turn.

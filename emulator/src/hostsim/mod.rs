@@ -22,6 +22,7 @@ mod connecting;
 mod exchange;
 mod host;
 mod keeper;
+mod keeper_queue;
 mod memory;
 mod objects;
 mod plan;
@@ -57,7 +58,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 34] = [
+const EXPECTED: [&str; 36] = [
     BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
@@ -74,6 +75,7 @@ const EXPECTED: [&str; 34] = [
     "a message arrives over UC",
     "a message arrives over UD",
     "a message arrives over XRC",
+    "a message arrives over XRC at a second process",
     "a message arrives at a multicast group",
     "a message invalidates a window",
     "a message invalidates an indirect key",
@@ -88,6 +90,7 @@ const EXPECTED: [&str; 34] = [
     "a second thread takes completions of a queue pair",
     "a sender gives up a peer that is stopped",
     "a sender sees the end of its peer",
+    "a sender sees the end of the keeper of a target",
     "a shared receive queue reaches its limit",
     "a target is opened that another process has made",
     "a thread gets no processor",

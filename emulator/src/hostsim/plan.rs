@@ -75,6 +75,8 @@ pub(super) struct Connection {
     pub(super) pools: bool,
     /// A third process makes the targets of XRC, if it has the address of the end.
     pub(super) is_kept: bool,
+    /// This process receives by the target as well.
+    pub(super) keeper_receives: bool,
     pub(super) ending: Ending,
     /// A second thread of an end takes completions, too.
     pub(super) is_assisted: [bool; 2],
@@ -210,6 +212,7 @@ impl Connection {
             is_indirect: below(2) == 0,
             pools: below(2) == 0 && traits.may_pool,
             is_kept: below(2) == 0,
+            keeper_receives: below(2) == 0,
             ending: [
                 Ending::Disconnect(0),
                 Ending::Disconnect(1),
@@ -498,6 +501,9 @@ impl Plan {
             }
             if connection.is_kept && connection.service == Service::Xrc {
                 try_with(&|plan| plan.connections[index].is_kept = false);
+            }
+            if connection.keeper_receives && connection.is_kept {
+                try_with(&|plan| plan.connections[index].keeper_receives = false);
             }
             if connection.is_assisted != [false; 2] {
                 try_with(&|plan| plan.connections[index].is_assisted = [false; 2]);

@@ -37,6 +37,7 @@ fn connection(service: Service, processes: [usize; 2]) -> Connection {
         is_indirect: false,
         pools: false,
         is_kept: false,
+        keeper_receives: false,
         ending: Ending::DisconnectBoth,
         is_assisted: [false; 2],
         lingers: true,
@@ -216,4 +217,32 @@ fn the_owner_of_a_target_is_killed() {
 fn the_broker_is_killed_while_targets_are_shared() {
     let acts = |at| vec![(at, Act::KillBroker)];
     play(false, &[kept()], acts, &[OPENS, BROKER_KILLED]);
+}
+
+/// A connection to targets by which the process that has made them receives, too.
+fn moving() -> Connection {
+    Connection {
+        keeper_receives: true,
+        ..kept()
+    }
+}
+
+const SECOND: &str = "a message arrives over XRC at a second process";
+
+#[test]
+fn a_target_moves_between_two_receivers() {
+    for udp in [false, true] {
+        play(udp, &[moving()], |_| Vec::new(), &[OPENS, SECOND]);
+    }
+}
+
+#[test]
+fn one_of_two_receivers_by_a_target_is_killed() {
+    let ends = "a sender sees the end of the keeper of a target";
+    for udp in [false, true] {
+        let kill = |at| vec![(at, Act::Kill(2))];
+        play(udp, &[moving()], kill, &[OPENS, SECOND, ends]);
+        let kill = |at| vec![(at, Act::Kill(0))];
+        play(udp, &[moving()], kill, &[OPENS, SECOND, ENDS]);
+    }
 }

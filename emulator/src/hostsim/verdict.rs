@@ -3,10 +3,20 @@
 use std::sync::atomic::Ordering;
 
 use super::board::other;
-use super::exchange::{ADD, Exchange, MARK, READ, SEND, bytes_of, source_of};
+use super::exchange::{ADD, Exchange, MARK, READ, SEND, TO_KEEPER, bytes_of, source_of};
 use super::memory::{ADDED, GOT, MARKED, READ_LEN, place_in_turn, written_at};
 use super::services::MARKS;
 use crate::{Completion, ImmOrInv, WcOpcode, WcStatus};
+
+/// What a completion is of.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    /// The message with this number.
+    Message(u32),
+    /// The message with this number to the keeper of the peer's target.
+    ToKeeper(u32),
+    Other,
+}
 
 impl Exchange {
     /// Takes a completion.
@@ -14,11 +24,18 @@ impl Exchange {
         let id = completion.wr_id;
         let number = u32::try_from(id & (SEND - 1)).unwrap_or(u32::MAX);
         if completion.status != WcStatus::Success {
-            let of_message = id & SEND != 0;
-            return self.take_failure(completion.status, of_message.then_some(number));
+            let failed = match id {
+                _ if id & SEND != 0 => Request::Message(number),
+                _ if id & TO_KEEPER != 0 => Request::ToKeeper(number),
+                _ => Request::Other,
+            };
+            return self.take_failure(completion.status, failed);
         }
         if id & SEND != 0 {
             self.take_acknowledgement(number);
+        } else if id & TO_KEEPER != 0 {
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            self.take_acknowledgement_of_keeper(number);
         } else if id & (ADD | READ | MARK) != 0 {
             self.under_way.fetch_sub(1, Ordering::Relaxed);
             if id & MARK == 0 {
@@ -54,6 +71,17 @@ impl Exchange {
         let mut before = expected..number;
         if number < expected || before.any(is_signaled) {
             let text = format!("{:?}: completion {number} after {expected}", self.end);
+            notes.complaints.push(text);
+        }
+    }
+
+    fn take_acknowledgement_of_keeper(&self, number: u32) {
+        let mut notes = self.board.notes();
+        let flow = notes.keepers.get_mut(&other(self.end));
+        let flow = flow.expect("a message to it");
+        let expected = std::mem::replace(&mut flow.acknowledged, number + 1);
+        if number != expected {
+            let text = format!("{:?}: {number} to the keeper after {expected}", self.end);
             notes.complaints.push(text);
         }
     }
@@ -137,51 +165,64 @@ impl Exchange {
         Ok(())
     }
 
-    /// Takes a failure, with the number of the message if it is of one.
-    fn take_failure(&self, status: WcStatus, number: Option<u32>) {
-        self.board
-            .note(format!("{:?} sees {status:?} of {number:?}", self.end));
-        let (own, _) = self.flows();
-        if own.failed.is_none() {
-            // A lost acknowledgement of a process that was killed does not come again.
-            let is_lost = number.is_some_and(|number| number < own.received);
-            let was_stopped = self.board.was_stopped(other(self.end));
-            // So does one that both a process and its broker were to send.
-            let had_none = self.board.notes().was_without_broker();
-            if is_lost && self.board.plan.loss == 0 && !had_none && !was_stopped {
-                self.board.complain(format!(
-                    "{:?}: message {number:?} failed ({status:?}), but its receiver has seen it",
-                    self.end
-                ));
-            }
-            let peer = other(self.end);
-            // A peer that has all messages does not wait for READs of its memory.
-            let is_done = self.board.has_left(peer);
-            let needs_peer = number.is_none() || self.board.plan.loss > 0;
-            // Packets to a target whose creator was killed get lost until a broker knows of it.
-            // One that is stopped does not pass them on.
-            let keeper = self.board.keeper_of(peer);
-            let passes_nothing = |process| {
-                let notes = self.board.notes();
-                had_none && notes.dead.contains(&process) || notes.stopped.contains(&process)
-            };
-            let has_no_way = keeper.is_some_and(passes_nothing);
-            // One that has failed takes no messages any more.
-            let may_fail = self.board.is_dead(peer)
-                || is_done && needs_peer
-                || has_no_way
-                || was_stopped
-                || self.board.has_failed(peer);
-            if was_stopped && !self.board.is_dead(peer) {
-                self.board.mark("a sender gives up a peer that is stopped");
-            }
-            if !may_fail || !self.traits.is_reliable {
-                let text = format!("{:?}: message {number:?} failed ({status:?})", self.end);
-                self.board.complain(text);
-            }
-            self.board.mark("a sender sees the end of its peer");
+    /// Takes a failure. Only the first one is judged, because the others come from it.
+    fn take_failure(&self, status: WcStatus, failed: Request) {
+        let text = format!("{:?} sees {status:?} of {failed:?}", self.end);
+        self.board.note(text);
+        if self.flows().0.failed.is_none() {
+            self.judge_failure(status, failed);
         }
         let mut notes = self.board.notes();
         notes.flows.entry(self.end).or_default().failed = Some(status);
+    }
+
+    fn judge_failure(&self, status: WcStatus, failed: Request) {
+        let (board, peer) = (&self.board, other(self.end));
+        // A lost acknowledgement of a process that was killed does not come again.
+        let keeper_flow = || board.notes().keepers.get(&peer).copied();
+        let is_lost = match failed {
+            Request::Message(number) => number < self.flows().0.received,
+            Request::ToKeeper(number) => keeper_flow().is_some_and(|flow| number < flow.received),
+            Request::Other => false,
+        };
+        let is_long_stopped = |process| board.notes().stopped.contains(&process);
+        let keeper = board.keeper_of(peer);
+        let was_stopped = board.was_stopped(peer) || keeper.is_some_and(is_long_stopped);
+        // So does one that both a process and its broker were to send.
+        let had_none = board.notes().was_without_broker();
+        if is_lost && board.plan.loss == 0 && !had_none && !was_stopped {
+            board.complain(format!(
+                "{:?}: {failed:?} failed ({status:?}), but its receiver has seen it",
+                self.end
+            ));
+        }
+        // A peer that has all messages does not wait for READs of its memory. The keeper waits for
+        // both ends.
+        let needs_peer = match failed {
+            Request::Message(_) => board.plan.loss > 0,
+            Request::ToKeeper(_) => false,
+            Request::Other => true,
+        };
+        let is_peer_dead = board.is_dead(peer);
+        // The target ends with a process that dies in the middle of a message. Packets to one whose
+        // creator was killed get lost until a broker knows of it.
+        let is_keeper_dead = board.is_keeper_dead(peer);
+        let has_no_way = is_keeper_dead && (had_none || self.plan.keeper_receives);
+        // One that has failed takes no messages any more.
+        let may_fail = is_peer_dead
+            || board.has_left(peer) && needs_peer
+            || has_no_way
+            || was_stopped
+            || board.has_failed(peer);
+        if was_stopped && !is_peer_dead {
+            board.mark("a sender gives up a peer that is stopped");
+        }
+        if self.plan.keeper_receives && is_keeper_dead && !is_peer_dead {
+            board.mark("a sender sees the end of the keeper of a target");
+        }
+        if !may_fail || !self.traits.is_reliable {
+            board.complain(format!("{:?}: {failed:?} failed ({status:?})", self.end));
+        }
+        board.mark("a sender sees the end of its peer");
     }
 }
