@@ -26,7 +26,7 @@ const REST_NS: u64 = 100_000_000;
 /// than a broker waits for clients of an earlier one and for sockets that it does not know.
 const FROZEN_NS: u64 = 8_000_000_000;
 /// Most turns of a run.
-const MOST_TURNS: u64 = 400_000;
+const MOST_TURNS: u64 = 1_000_000;
 /// A peer that is stopped longer may be taken for a dead one, in ns.
 const LONG_STOP_NS: u64 = 100_000_000;
 /// Number of turns that a failure tells.
