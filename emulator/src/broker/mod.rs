@@ -64,7 +64,7 @@ pub(crate) mod simulated;
 mod slots;
 mod start;
 mod statistics;
-mod sys;
+pub(crate) mod sys;
 #[cfg(all(test, not(loom)))]
 #[expect(
     clippy::unwrap_used,

@@ -8,7 +8,7 @@ use super::memory::{ADDED, GOT, MARKED, READ_LEN, place_in_turn, written_at};
 use super::services::MARKS;
 use crate::{Completion, ImmOrInv, WcOpcode, WcStatus};
 
-/// What a completion is of.
+/// Kind of a request, from the ID of its completion.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     /// The message with this number.

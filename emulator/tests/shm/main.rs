@@ -7,6 +7,7 @@
     reason = "tests: a failure may panic, sizes are small"
 )]
 
+mod children;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;

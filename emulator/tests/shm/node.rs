@@ -59,6 +59,7 @@ pub(crate) fn run_node() {
                 );
                 continue;
             }
+            "leave" => leave_child(),
             "victim" => {
                 println!("@{}", victim.obey(&sides, &words[1..]));
                 continue;
@@ -127,6 +128,22 @@ pub(crate) fn run_node() {
             }
             _ => panic!("{line}"),
         }
+    }
+}
+
+/// Kills this process, whose child lives on until the end of the input.
+fn leave_child() -> ! {
+    // SAFETY: the child only reads, with all descriptors open, and ends.
+    unsafe {
+        if libc::fork() == 0 {
+            let mut byte = 0u8;
+            while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
+            libc::_exit(0);
+        }
+    }
+    println!("@leaving");
+    loop {
+        kill(std::process::id(), libc::SIGKILL);
     }
 }
 

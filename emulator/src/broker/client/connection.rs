@@ -368,8 +368,9 @@ impl AnswerWait {
 /// Builds the shared-memory link from the descriptors of a message.
 fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<PeerLinkOffer, BrokerError> {
     let Ends { local, peer, slot } = ends;
-    let [memory, liveness_socket, wake] =
-        <[OwnedFd; 3]>::try_from(fds).map_err(|_| ProtocolError::Descriptors)?;
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or(ProtocolError::Descriptors);
+    let (memory, liveness_socket, wake) = (next()?, next()?, next()?);
     Ok(PeerLinkOffer {
         local,
         peer,
@@ -378,6 +379,7 @@ fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<PeerLinkOffer, Br
         memory,
         liveness_socket,
         wake,
+        process: fds.next(),
     })
 }
 

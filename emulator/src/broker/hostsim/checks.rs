@@ -1,7 +1,7 @@
 //! Conditions of a host, checked outside the code under test.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -20,6 +20,9 @@ use crate::steering::ProcessSlot;
 
 /// Longest wait for a datagram on the loopback interface, which is never late.
 const ARRIVAL: Duration = Duration::from_secs(5);
+
+/// Most lists of the kernel's sockets that are read for one that is whole.
+const MOST_LISTS: u32 = 100;
 
 impl World {
     /// Checks what holds at any time.
@@ -154,10 +157,10 @@ impl World {
                 known.entry(local).or_default().push(sockets);
             }
         }
-        let all = bound_sockets().map_err(|error| error.to_string())?;
+        let all = all_bound(known.values().flatten().flatten())?;
         for local in (0..ADDRESSES).map(address_of) {
-            let bound = all.iter().filter(|socket| socket.ip == local.ip());
-            let bound: BTreeSet<_> = bound.map(|socket| socket.inode).collect();
+            let bound = all.iter().filter(|(ip, _)| *ip == local.ip());
+            let bound: BTreeSet<_> = bound.map(|(_, inode)| *inode).collect();
             let brokers = known.remove(&local).unwrap_or_default();
             if brokers.len() > 1 {
                 return Err(format!("two brokers have {local}"));
@@ -169,6 +172,25 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Returns addresses and inodes of all bound sockets. Nothing of the host changes meanwhile.
+///
+/// The kernel forms the list in parts, and leaves a socket out if another program closes one in
+/// between. So several lists count, until all `expected` sockets are there.
+fn all_bound<'a>(
+    expected: impl Iterator<Item = &'a u64> + Clone,
+) -> Result<BTreeSet<(IpAddr, u64)>, String> {
+    let mut all = BTreeSet::new();
+    for _ in 0..MOST_LISTS {
+        let list = bound_sockets().map_err(|error| error.to_string())?;
+        all.extend(list.into_iter().map(|socket| (socket.ip, socket.inode)));
+        let has = |inode: &u64| all.iter().any(|(_, other)| other == inode);
+        if expected.clone().all(has) {
+            break;
+        }
+    }
+    Ok(all)
 }
 
 fn check_group(

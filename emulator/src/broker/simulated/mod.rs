@@ -7,3 +7,5 @@ pub(crate) mod brokers;
 pub(crate) mod handover;
 pub(in crate::broker) mod host;
 pub(in crate::broker) mod identity;
+
+pub(crate) use identity::inode_of;

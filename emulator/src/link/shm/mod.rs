@@ -3,7 +3,8 @@
 //! A [`ShmLink`] connects an address of this process with an address of another process of the
 //! same broker, which has created the memory. It carries the same batches of segments (BTH to ICRC)
 //! as UDP, but leaves the ICRC out. Each process wakes a sleeping peer through an eventfd. A socket
-//! pair, the liveness socket, hangs up when the other end is gone.
+//! pair, the liveness socket, hangs up when the other end is gone. A pidfd tells the end of the
+//! process even if a forked child still holds that end.
 //!
 //! The other process is only trusted to send packets, see `ring` and `memory`.
 
@@ -28,7 +29,9 @@ pub(crate) use memory::{create, probe, wake, wake_fd};
 pub(super) use ring::announce_sleep;
 use ring::{Consumed, Consumer, Corrupt, Producer, RingControl};
 
-use super::peer_link::{Ends, Fragment, PeerBatch, PeerLink, PeerReceiver, SendOutcome, Sending};
+use super::peer_link::{
+    Ends, Fragment, Liveness, PeerBatch, PeerLink, PeerReceiver, SendOutcome, Sending,
+};
 use super::{Inbound, LocalAddr};
 use crate::steering::ProcessSlot;
 use crate::trace::FirstBytes;
@@ -70,6 +73,8 @@ pub(crate) struct PeerLinkOffer {
     pub(crate) liveness_socket: OwnedFd,
     /// The eventfd that wakes the peer.
     pub(crate) wake: OwnedFd,
+    /// The pidfd of the peer. `None` if the system has none.
+    pub(crate) process: Option<OwnedFd>,
 }
 
 /// A shared-memory link to another process. Threads may send and receive at the same time.
@@ -85,6 +90,8 @@ pub(crate) struct ShmLink {
     next: AtomicU64,
     liveness_socket: UnixStream,
     wake: OwnedFd,
+    /// The pidfd of the peer, a child of which may still hold the other end of the liveness socket.
+    process: Option<OwnedFd>,
     /// True while this process has announced that it sleeps.
     announced: AtomicBool,
     ended: AtomicBool,
@@ -116,6 +123,7 @@ impl ShmLink {
             next: AtomicU64::new(0),
             liveness_socket: offer.liveness_socket.into(),
             wake: offer.wake,
+            process: offer.process,
             announced: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         })
@@ -142,6 +150,7 @@ impl ShmLink {
                 memory: memory.try_clone()?,
                 liveness_socket: liveness_socket.into(),
                 wake: wake.try_clone_to_owned()?,
+                process: None,
             })
         };
         Ok([
@@ -311,12 +320,16 @@ impl PeerLink for ShmLink {
         self.announced.swap(false, Ordering::Relaxed) && self.rx_control().wake_up()
     }
 
-    fn liveness(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.liveness_socket.as_fd())
+    fn liveness(&self) -> Option<Liveness<'_>> {
+        Some(Liveness {
+            socket: self.liveness_socket.as_fd(),
+            process: self.process.as_ref().map(AsFd::as_fd),
+        })
     }
 
     fn has_hung_up(&self) -> bool {
-        memory::has_hung_up(self.liveness_socket.as_fd())
+        let process = self.process.as_ref().map(AsFd::as_fd);
+        memory::has_hung_up(self.liveness_socket.as_fd()) || process.is_some_and(memory::has_exited)
     }
 
     #[inline]
