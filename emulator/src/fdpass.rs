@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::socklen_t;
 
@@ -196,13 +196,13 @@ fn take_fds(msg: &libc::msghdr) -> Vec<OwnedFd> {
         // SAFETY: `cmsg` came from this `msg`.
         cmsg = unsafe { libc::CMSG_NXTHDR(msg, cmsg) };
     }
-    fds.iter().for_each(|fd| turn::note_descriptor(fd.as_fd()));
     fds
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
 
     use socket2::{Domain, Socket, Type};

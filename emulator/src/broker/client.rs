@@ -24,7 +24,7 @@ use super::sys::{self, HangupWatch};
 use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::gsi::services::Binding;
 use crate::journal::{AckJournal, DomainKey};
-use crate::link::peer_link::{Liveness, PeerLinkOffer};
+use crate::link::peer_link::PeerLinkOffer;
 use crate::link::{ForwardKey, LocalAddr, SharedSocket};
 use crate::steering::ProcessSlot;
 
@@ -457,26 +457,18 @@ impl BrokerClient {
         state
     }
 
-    /// Makes the control fd readable when the peer of a shared memory link is gone.
-    pub(crate) fn watch(&self, peer: Liveness<'_>) -> Result<(), BrokerError> {
-        let Liveness { socket, process } = peer;
-        let watched = self.watch.watch_end(socket);
-        let watched = watched.and_then(|()| match process {
-            Some(process) => self.watch.watch_exit(process),
-            None => Ok(()),
-        });
-        watched.map_err(BrokerError::failure("failed to watch a liveness socket"))
+    /// Makes the control fd readable when the peer closes its end of the liveness socket `line`.
+    pub(crate) fn watch(&self, line: BorrowedFd<'_>) -> Result<(), BrokerError> {
+        let failed = BrokerError::failure("failed to watch a liveness socket");
+        self.watch.watch_end(line).map_err(failed)
     }
 
-    /// Stops watching a peer. Must be called before the descriptors are closed.
-    pub(crate) fn unwatch(&self, peer: Liveness<'_>) {
+    /// Stops watching `line`. Must be called before the socket is closed.
+    pub(crate) fn unwatch(&self, line: BorrowedFd<'_>) {
         // After fork, the child shares the epoll instance with its parent, which still needs the
         // entry.
         if self.check_process().is_ok() {
-            self.watch.forget(peer.socket);
-            peer.process
-                .into_iter()
-                .for_each(|fd| self.watch.forget(fd));
+            self.watch.forget(line);
         }
     }
 

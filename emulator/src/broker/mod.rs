@@ -64,7 +64,7 @@ pub(crate) mod simulated;
 mod slots;
 mod start;
 mod statistics;
-pub(crate) mod sys;
+mod sys;
 #[cfg(all(test, not(loom)))]
 #[expect(
     clippy::unwrap_used,

@@ -22,7 +22,6 @@ mod xrc;
 
 use core::fmt;
 use std::error::Error;
-use std::ops::RangeInclusive;
 
 use rocade_wire::Qpn;
 
@@ -41,7 +40,7 @@ pub(crate) use xrc::TargetEvent;
 pub(super) use xrc::{DomainOpening, TargetCall};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 8;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 
@@ -49,9 +48,8 @@ pub(super) const MAX_LEN: usize = 32 << 10;
 /// reads slowly must not hold many.
 pub(super) const SOCKETS_AT_ONCE: usize = 16;
 
-/// Descriptors of a shared-memory link: memory, liveness socket, wake eventfd, and the pidfd of the
-/// other process if the system has one.
-const CHANNEL_FDS: RangeInclusive<usize> = 3..=4;
+/// Descriptors of a shared-memory link: memory, liveness socket, wake eventfd.
+const CHANNEL_FDS: usize = 3;
 
 /// The kinds of the messages that are the same in all versions.
 const STOP: u16 = 5;
@@ -189,8 +187,7 @@ pub(super) enum Response {
         /// Number of clients that were connected.
         clients: u16,
     },
-    /// Answer to `ShmLink`. Carries memory, liveness socket, the peer's wake eventfd, and perhaps
-    /// its pidfd.
+    /// Answer to `ShmLink`. Carries memory, liveness socket and the peer's wake eventfd.
     ShmLink(Ends),
     /// Answer to `ShmLink`: no shared-memory link is possible, now or later.
     NoShmLink,
@@ -689,9 +686,9 @@ impl Response {
                 },
                 0..=0,
             ),
-            106 => (Self::ShmLink(r.ends()?), CHANNEL_FDS),
+            106 => (Self::ShmLink(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
             107 => (Self::NoShmLink, 0..=0),
-            108 => (Self::Offer(r.ends()?), CHANNEL_FDS),
+            108 => (Self::Offer(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
             109 => (Self::Lock, 1..=1),
             110 => (Self::Bound(r.binding()?), 0..=0),
             111 => {

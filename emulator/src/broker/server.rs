@@ -324,8 +324,13 @@ impl Server {
             }
         }
         for (&index, entry) in input.processes.iter().zip(processes) {
-            // A child of the process may still hold the connection, which it does not use.
-            self.clients[index].gone |= is_ready(entry);
+            if is_ready(entry) {
+                self.reports.keep(&self.clients[index]);
+                // A child of the process may still hold the connection.
+                if let Some(journal) = self.clients[index].send_pending_acks() {
+                    self.on_process_exit(&journal);
+                }
+            }
         }
         // Only clients that do not find the first listener connect to the second one.
         if listeners.len() > 1 && listeners.last().is_some_and(is_ready) {

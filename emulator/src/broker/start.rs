@@ -22,7 +22,6 @@ use super::paths::{Paths, open_lock, open_own};
 use super::{BrokerConfig, BrokerError, service, sys};
 use crate::config::{self, LogFilter};
 use crate::notice::{self, Notice};
-use crate::sync::turn;
 
 /// Most attempts to start a broker that ends at once. They count ends, so that a slow start is no
 /// failure.
@@ -99,7 +98,6 @@ fn connect_to(address: &SockAddr, process: &dyn Identity) -> Result<OwnedFd, Bro
                 source,
             },
         })?;
-    turn::note_descriptor(socket.as_fd());
     let peer = process.peer(socket.as_fd()).map_err(BrokerError::failure(
         "failed to query the listening process",
     ))?;

@@ -279,13 +279,8 @@ impl HangupWatch {
         self.add(connection.as_raw_fd(), libc::EPOLLRDHUP)
     }
 
-    /// Watches a pidfd for the end of its process.
-    pub(crate) fn watch_exit(&self, process: BorrowedFd<'_>) -> io::Result<()> {
-        self.add(process.as_raw_fd(), libc::EPOLLIN)
-    }
-
-    /// Stops watching a connection or a process. Closing it has the same effect, unless a child of
-    /// fork has a copy.
+    /// Stops watching a connection. Closing it has the same effect, unless a child of fork has a
+    /// copy.
     pub(crate) fn forget(&self, connection: BorrowedFd<'_>) {
         // SAFETY: no event is needed for this operation. It fails if the connection is not watched.
         unsafe {
@@ -436,8 +431,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-/// Returns a copy of a descriptor, with a number above the standard ones.
-pub(crate) fn copy_high(fd: RawFd) -> io::Result<OwnedFd> {
+fn copy_high(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, COPY_FLOOR) })?;
     // SAFETY: a fresh fd without another owner.

@@ -1,6 +1,6 @@
 //! A host: its brokers, its processes with engines, and the events of a plan.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,8 +68,6 @@ pub(super) struct Host {
     settled_at: u64,
     /// Texts about the processes that were killed.
     deaths: Vec<String>,
-    /// Processes that have forked, and when their last child ends.
-    parents: BTreeMap<usize, u64>,
     /// The events that are left, by their turns.
     acts: VecDeque<(u64, Act)>,
 }
@@ -94,7 +92,6 @@ impl Host {
             freeze_at: plan.place_of_freeze,
             settled_at: begin,
             deaths: Vec::new(),
-            parents: BTreeMap::new(),
             acts: plan.acts.clone().into(),
         };
         for number in 0..PROCESSES {
@@ -129,12 +126,9 @@ impl Host {
         let marks = self.board.notes().marks.clone();
         let deaths = self.deaths.concat();
         let Stage {
-            brokers,
-            schedule,
-            children,
-            ..
+            brokers, schedule, ..
         } = self.stage;
-        drop((brokers, children));
+        drop(brokers);
         if result.is_ok() {
             until_closed().map_err(|text| text + &deaths)?;
         }
@@ -307,10 +301,6 @@ impl Host {
             Act::Kill(process) => {
                 if self.stage.processes.contains_key(&process) {
                     self.board.mark("a process is killed");
-                    let has_child = |until: &u64| *until > self.stage.now_ns();
-                    if self.parents.get(&process).is_some_and(has_child) {
-                        self.board.mark("a process is killed and leaves a child");
-                    }
                     self.board.notes().dead.insert(process);
                     let places = self.stage.schedule.note_death(process);
                     self.deaths
@@ -334,14 +324,6 @@ impl Host {
                 }
             }
             Act::Stop(process, ns) => self.stop(process, ns),
-            Act::Fork(process, ns) => {
-                if self.stage.processes.contains_key(&process) {
-                    self.board.mark("a process forks");
-                    self.stage.fork(process, ns);
-                    self.parents
-                        .insert(process, self.stage.now_ns().saturating_add(ns));
-                }
-            }
             Act::Start => {
                 self.board.mark("a process starts later");
                 self.start(SUCCESSOR);

@@ -20,9 +20,6 @@ pub(super) const fn address_of(process: usize) -> u8 {
 /// pairs.
 const STOPS_NS: [u64; 3] = [5_000_000, 50_000_000, 2_000_000_000];
 
-/// Lives of the children of processes, in ns.
-const CHILDREN_NS: [u64; 3] = [500_000, 50_000_000, 8_000_000_000];
-
 /// The manner in which a program gets its completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -96,8 +93,6 @@ pub(super) enum Act {
     EndBroker,
     /// A thread with this number, among those of connections, gets no processor for a while.
     Freeze(usize),
-    /// A process forks. Its child has copies of descriptors for so many nanoseconds.
-    Fork(usize, u64),
     /// A process is stopped for so many nanoseconds, and continues.
     Stop(usize, u64),
     /// [`SUCCESSOR`] starts.
@@ -311,16 +306,9 @@ impl Plan {
                 place: (kind > 5).then(|| PlaceOfDeath::draw(below)),
             }
         });
-        let mut acts = Vec::new();
-        if below(4) == 0 {
-            let child_ns = CHILDREN_NS[below(CHILDREN_NS.len())];
-            let parent = connection.processes[below(2)];
-            acts.push((20 + below(200) as u64, Act::Fork(parent, child_ns)));
-        }
         let plan = Self {
             strike,
             last_datagram,
-            acts,
             ..Self::without_events(seed, below, vec![connection])
         };
         // Threads are slow in most of them.
@@ -414,10 +402,6 @@ impl Plan {
             (at as u64, act)
         });
         let mut acts: Vec<_> = acts.collect();
-        let ends_broker = |(_, act): &(u64, Act)| matches!(act, Act::KillBroker | Act::EndBroker);
-        if below(8) == 0 && !acts.iter().any(ends_broker) {
-            acts.extend(Self::draw_fork(&mut below));
-        }
         acts.sort_by_key(|(at, _)| *at);
         let place_of_death = (below(4) == 0).then(|| PlaceOfDeath::draw(&mut below));
         let place_of_freeze = (below(4) == 0).then(|| PlaceOfDeath::draw(&mut below));
@@ -436,18 +420,6 @@ impl Plan {
             slow,
             acts,
         }
-    }
-
-    /// Draws a process that forks, and is often killed while it has a child.
-    fn draw_fork(below: &mut impl FnMut(usize) -> usize) -> Vec<(u64, Act)> {
-        let (process, at) = (below(PROCESSES), 20 + below(500));
-        let child_ns = CHILDREN_NS[below(CHILDREN_NS.len())];
-        let mut acts = vec![(at as u64, Act::Fork(process, child_ns))];
-        if below(4) > 0 {
-            let killed_at = at + below(300);
-            acts.push((killed_at as u64, Act::Kill(process)));
-        }
-        acts
     }
 
     /// Returns simpler plans, the simplest first.

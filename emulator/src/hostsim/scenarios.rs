@@ -96,16 +96,6 @@ fn a_process_is_killed_and_its_peer_uses_udp() {
 }
 
 #[test]
-fn a_process_forks_and_its_child_outlives_it() {
-    let both = [Service::Rc, Service::Cm].map(|service| connection(service, [0, 1]));
-    let leaves = "a process is killed and leaves a child";
-    for udp in [false, true] {
-        let acts = |at| vec![(at, Act::Fork(1, 8_000_000_000)), (at + 40, Act::Kill(1))];
-        play(udp, &both, acts, &[ENDS, leaves]);
-    }
-}
-
-#[test]
 fn a_process_is_stopped_for_a_while() {
     let one = connection(Service::Rc, [0, 1]);
     let stop = |at| vec![(at, Act::Stop(1, 50_000_000))];

@@ -51,15 +51,6 @@ pub(crate) struct Sending {
     pub(crate) unpublished: bool,
 }
 
-/// Descriptors that tell when the peer is gone.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Liveness<'l> {
-    /// Hangs up when the peer is gone, or has shut the link down.
-    pub(crate) socket: BorrowedFd<'l>,
-    /// Readable when the process of the peer has ended, even if a forked child holds the socket.
-    pub(crate) process: Option<BorrowedFd<'l>>,
-}
-
 /// Ends of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
@@ -171,8 +162,8 @@ pub(crate) trait PeerLink: fmt::Debug {
         self.has_unread()
     }
 
-    /// Returns the descriptors that tell when the peer is gone, if there are any.
-    fn liveness(&self) -> Option<Liveness<'_>> {
+    /// Returns the descriptor that hangs up when the peer is gone, if there is one.
+    fn liveness(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -389,7 +380,7 @@ impl PeerLink for AnyPeerLink {
         of_each!(Self, self, link => link.wake_up())
     }
 
-    fn liveness(&self) -> Option<Liveness<'_>> {
+    fn liveness(&self) -> Option<BorrowedFd<'_>> {
         of_each!(Self, self, link => link.liveness())
     }
 

@@ -1,7 +1,7 @@
 //! A thread of a simulated process, seen by itself.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::panic;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use super::schedule::{Process, Report, Shared, lock};
 use crate::broker::simulated::handover::{Receiver, Sender};
-use crate::broker::simulated::inode_of;
 use crate::sync::turn::{Pause, Place, Schedule};
 
 /// The reason for which the threads of a killed process unwind.
@@ -175,9 +174,5 @@ impl Schedule for OwnThread {
 
     fn forget_mapping(&self, start: usize) {
         lock(&self.process.mappings).remove(&start);
-    }
-
-    fn note_descriptor(&self, fd: BorrowedFd<'_>) {
-        lock(&self.process.descriptors).insert(fd.as_raw_fd(), inode_of(fd));
     }
 }

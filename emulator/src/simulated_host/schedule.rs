@@ -178,8 +178,6 @@ pub(crate) struct Process {
     pub(crate) is_doomed: AtomicBool,
     /// Memory that others can see: start and length.
     pub(crate) mappings: Mutex<BTreeMap<usize, usize>>,
-    /// Descriptors that others can see, and the inode of each. Some may be closed.
-    pub(crate) descriptors: Mutex<BTreeMap<RawFd, u64>>,
     /// Timers that have not expired, and when they do.
     pub(crate) alarms: Mutex<BTreeMap<RawFd, u64>>,
 }

@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-#[cfg(test)]
-use std::os::fd::AsFd;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,10 +9,6 @@ use std::time::Duration;
 
 use super::schedule::{Process, Schedule, Shared, SlowPlaces, Thread, lock};
 use crate::broker::simulated::brokers::{Brokers, expire, until_closed};
-#[cfg(test)]
-use crate::broker::simulated::inode_of;
-#[cfg(test)]
-use crate::broker::sys::copy_high;
 use crate::config::BrokerConfig;
 
 /// Most of the time that passes while all threads only look for work, in ns.
@@ -53,8 +46,6 @@ pub(crate) struct Stage {
     is_quick: bool,
     /// Time until which a process is stopped.
     stopped_until: u64,
-    /// Children of processes: the time at which each ends, and the descriptors that it holds.
-    pub(crate) children: Vec<(u64, Vec<OwnedFd>)>,
     last: Option<usize>,
     /// Time at which the host was made.
     begin: u64,
@@ -79,7 +70,6 @@ impl Stage {
             processes: BTreeMap::new(),
             is_quick,
             stopped_until: 0,
-            children: Vec::new(),
             last: None,
             idle_turns: 0,
         })
@@ -130,7 +120,6 @@ impl Stage {
             datagrams_left: AtomicU64::new(datagrams),
             is_doomed: AtomicBool::new(false),
             mappings: Mutex::default(),
-            descriptors: Mutex::default(),
             alarms: Mutex::default(),
         });
         let config = self.brokers.config(dir);
@@ -167,21 +156,6 @@ impl Stage {
         self.schedule.stopped.take_if(|_| is_over)
     }
 
-    /// Lets a process fork. Its child only holds copies of descriptors, for so many nanoseconds.
-    #[cfg(test)]
-    pub(crate) fn fork(&mut self, number: usize, ns: u64) {
-        let Some(process) = self.processes.get(&number) else {
-            return;
-        };
-        let noted = lock(&process.descriptors);
-        let copies = noted.iter().filter_map(|(fd, inode)| {
-            let copy = copy_high(*fd).ok()?;
-            (inode_of(copy.as_fd()) == *inode).then_some(copy)
-        });
-        let until = self.now_ns().saturating_add(ns);
-        self.children.push((until, copies.collect()));
-    }
-
     /// Lets time pass.
     pub(crate) fn pass(&self, ns: u64) {
         self.schedule.shared.time.fetch_add(ns, Ordering::Relaxed);
@@ -194,7 +168,6 @@ impl Stage {
     pub(crate) fn turn(&mut self) -> Result<Turned, String> {
         let now = self.now_ns();
         self.expire_timers(now);
-        self.children.retain(|(until, _)| *until > now);
         let has_broker = self.brokers.has_ready();
         let (ready, all_idle) = self.schedule.runnable();
         let shared = Arc::clone(&self.schedule.shared);
@@ -249,9 +222,7 @@ impl Stage {
         let alarm = |process: &Arc<Process>| lock(&process.alarms).values().copied().min();
         let alarms = self.processes.values().filter_map(alarm);
         let resumed = self.schedule.stopped.map(|_| self.stopped_until);
-        let children = self.children.iter().map(|(until, _)| *until);
-        let all = threads.chain(broker).chain(alarms).chain(resumed);
-        all.chain(children).min()
+        threads.chain(broker).chain(alarms).chain(resumed).min()
     }
 
     fn expire_timers(&self, now: u64) {

@@ -6,7 +6,6 @@
 
 #[cfg(not(all(any(test, feature = "simulated-host"), not(loom))))]
 mod nothing {
-    use std::os::fd::BorrowedFd;
     use std::time::Duration;
 
     /// Hands over now and then.
@@ -68,10 +67,6 @@ mod nothing {
     pub(crate) const fn is_dead() -> bool {
         false
     }
-
-    /// Notes a descriptor of which a forked child of a simulated process has a copy.
-    #[inline(always)]
-    pub(crate) const fn note_descriptor(_: BorrowedFd<'_>) {}
 }
 
 #[cfg(not(all(any(test, feature = "simulated-host"), not(loom))))]
@@ -80,7 +75,7 @@ pub(crate) use nothing::*;
 #[cfg(all(any(test, feature = "simulated-host"), not(loom)))]
 mod simulated {
     use std::cell::RefCell;
-    use std::os::fd::{BorrowedFd, RawFd};
+    use std::os::fd::RawFd;
     use std::panic::Location;
     use std::rc::Rc;
     use std::sync::Arc;
@@ -160,9 +155,6 @@ mod simulated {
 
         /// Forgets memory that is unmapped.
         fn forget_mapping(&self, start: usize);
-
-        /// Notes a descriptor that others can see: a forked child has a copy.
-        fn note_descriptor(&self, fd: BorrowedFd<'_>);
     }
 
     thread_local! {
@@ -305,13 +297,6 @@ mod simulated {
     /// Returns true if the process was killed, so that nothing of it may leave any more.
     pub(crate) fn is_dead() -> bool {
         own().is_some_and(|own| own.is_dead())
-    }
-
-    /// Notes a descriptor of which a forked child of the process has a copy.
-    pub(crate) fn note_descriptor(fd: BorrowedFd<'_>) {
-        if let Some(own) = own() {
-            own.note_descriptor(fd);
-        }
     }
 
     /// Returns the simulated time, if the thread has one.

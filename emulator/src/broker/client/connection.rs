@@ -368,9 +368,8 @@ impl AnswerWait {
 /// Builds the shared-memory link from the descriptors of a message.
 fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<PeerLinkOffer, BrokerError> {
     let Ends { local, peer, slot } = ends;
-    let mut fds = fds.into_iter();
-    let mut next = || fds.next().ok_or(ProtocolError::Descriptors);
-    let (memory, liveness_socket, wake) = (next()?, next()?, next()?);
+    let [memory, liveness_socket, wake] =
+        <[OwnedFd; 3]>::try_from(fds).map_err(|_| ProtocolError::Descriptors)?;
     Ok(PeerLinkOffer {
         local,
         peer,
@@ -379,7 +378,6 @@ fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<PeerLinkOffer, Br
         memory,
         liveness_socket,
         wake,
-        process: fds.next(),
     })
 }
 

@@ -256,8 +256,8 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
             },
             0
         )),
-        (ends(), CHANNEL_FDS).prop_map(|(ends, fds)| (Response::ShmLink(ends), fds)),
-        (ends(), CHANNEL_FDS).prop_map(|(ends, fds)| (Response::Offer(ends), fds)),
+        ends().prop_map(|ends| (Response::ShmLink(ends), CHANNEL_FDS)),
+        ends().prop_map(|ends| (Response::Offer(ends), CHANNEL_FDS)),
         Just((Response::NoShmLink, 0)),
         Just((Response::Domain, 1)),
         any::<bool>().prop_map(|exists| (Response::NoDomain { exists }, 0)),
@@ -326,14 +326,14 @@ proptest! {
 #[test]
 fn the_header_is_as_documented() {
     let bytes = Request::Status.encode();
-    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 9, 0, 4, 0, 12, 0, 0, 0]);
+    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 8, 0, 4, 0, 12, 0, 0, 0]);
 }
 
 #[test]
 fn other_versions_are_told_apart_from_garbage() {
     let mut bytes = Request::Status.encode();
-    bytes[4] = 77;
-    assert_eq!(Request::decode(&bytes, 0), Err(ProtocolError::Version(77)));
+    bytes[4] = 9;
+    assert_eq!(Request::decode(&bytes, 0), Err(ProtocolError::Version(9)));
     bytes[0] = 0;
     assert_eq!(Request::decode(&bytes, 0), Err(ProtocolError::Magic));
 }

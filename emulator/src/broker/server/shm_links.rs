@@ -1,7 +1,7 @@
 //! Creates shared-memory links between clients. The broker keeps no part of them.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use super::super::protocol::{Ends, Response};
@@ -50,12 +50,6 @@ impl Server {
             .position(|client| client.slot == Some(ends.slot) && takes_part(client))
     }
 
-    /// Returns the pidfd of a client, if the system has one.
-    fn process_of(&self, client: usize) -> Option<OwnedFd> {
-        let journal = self.clients[client].registered_journal.as_ref()?;
-        journal.process()?.try_clone_to_owned().ok()
-    }
-
     /// Sends both ends. Returns false if the peer does not receive. If a client drops its end
     /// later, the liveness socket hangs up and the other client notices.
     fn give(
@@ -79,25 +73,19 @@ impl Server {
         };
         let memory = shm_link.memory.as_fd();
         let [liveness, peer_liveness] = &shm_link.liveness_socket;
-        let [asking_process, peer_process] = [asking, peer].map(|client| self.process_of(client));
-        let fds = [memory, peer_liveness.as_fd(), asking_wake.as_fd()];
-        let fds = with(fds, asking_process.as_ref());
-        if !self.clients[peer].offer(&Response::Offer(reverse), &fds) {
+        if !self.clients[peer].offer(
+            &Response::Offer(reverse),
+            &[memory, peer_liveness.as_fd(), asking_wake.as_fd()],
+        ) {
             return false;
         }
-        let fds = with(
-            [memory, liveness.as_fd(), peer_wake.as_fd()],
-            peer_process.as_ref(),
+        self.clients[asking].send(
+            &Response::ShmLink(ends),
+            &[memory, liveness.as_fd(), peer_wake.as_fd()],
         );
-        self.clients[asking].send(&Response::ShmLink(ends), &fds);
         tracing::info!(local = %ends.local, peer = %ends.peer, %own, slot = %ends.slot, "channel");
         true
     }
-}
-
-/// Returns the descriptors of a link, with the pidfd of the peer.
-fn with<'a>(fds: [BorrowedFd<'a>; 3], process: Option<&'a OwnedFd>) -> Vec<BorrowedFd<'a>> {
-    fds.into_iter().chain(process.map(AsFd::as_fd)).collect()
 }
 
 fn copy(fd: Option<&OwnedFd>) -> io::Result<OwnedFd> {

@@ -23,7 +23,7 @@ use crate::sys::bind;
 const PREFIX: &str = "rocade-hostsim";
 
 /// Returns the number of an open file.
-pub(crate) fn inode_of(fd: BorrowedFd<'_>) -> u64 {
+pub(in crate::broker) fn inode_of(fd: BorrowedFd<'_>) -> u64 {
     let copy = fd.try_clone_to_owned().expect("a descriptor");
     File::from(copy).metadata().expect("an open file").ino()
 }

@@ -7,5 +7,3 @@ pub(crate) mod brokers;
 pub(crate) mod handover;
 pub(in crate::broker) mod host;
 pub(in crate::broker) mod identity;
-
-pub(crate) use identity::inode_of;

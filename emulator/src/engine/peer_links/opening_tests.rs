@@ -33,7 +33,6 @@ fn link_between(sides: [&Side; 2], addresses: [&str; 2]) -> [Arc<AnyPeerLink>; 2
             memory: memory.try_clone().expect("a copy"),
             liveness_socket: liveness_socket.into(),
             wake: wake.try_clone_to_owned().expect("a copy"),
-            process: None,
         };
         Arc::new(AnyPeerLink::open(offer).expect("a link"))
     };

@@ -334,11 +334,6 @@ pub(super) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
         && entry.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }
 
-/// Returns true if the process of a pidfd has ended. No cancellation point, see `wake`.
-pub(super) fn has_exited(process: BorrowedFd<'_>) -> bool {
-    crate::sys::is_ready_now(&mut crate::sys::poll_readable(process))
-}
-
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())

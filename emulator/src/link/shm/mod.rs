@@ -3,8 +3,7 @@
 //! A [`ShmLink`] connects an address of this process with an address of another process of the
 //! same broker, which has created the memory. It carries the same batches of segments (BTH to ICRC)
 //! as UDP, but leaves the ICRC out. Each process wakes a sleeping peer through an eventfd. A socket
-//! pair, the liveness socket, hangs up when the other end is gone. A pidfd tells the end of the
-//! process even if a forked child still holds that end.
+//! pair, the liveness socket, hangs up when the other end is gone.
 //!
 //! The other process is only trusted to send packets, see `ring` and `memory`.
 
@@ -29,9 +28,7 @@ pub(crate) use memory::{create, probe, wake, wake_fd};
 pub(super) use ring::announce_sleep;
 use ring::{Consumed, Consumer, Corrupt, Producer, RingControl};
 
-use super::peer_link::{
-    Ends, Fragment, Liveness, PeerBatch, PeerLink, PeerReceiver, SendOutcome, Sending,
-};
+use super::peer_link::{Ends, Fragment, PeerBatch, PeerLink, PeerReceiver, SendOutcome, Sending};
 use super::{Inbound, LocalAddr};
 use crate::steering::ProcessSlot;
 use crate::trace::FirstBytes;
@@ -73,8 +70,6 @@ pub(crate) struct PeerLinkOffer {
     pub(crate) liveness_socket: OwnedFd,
     /// The eventfd that wakes the peer.
     pub(crate) wake: OwnedFd,
-    /// The pidfd of the peer. `None` if the system has none.
-    pub(crate) process: Option<OwnedFd>,
 }
 
 /// A shared-memory link to another process. Threads may send and receive at the same time.
@@ -90,8 +85,6 @@ pub(crate) struct ShmLink {
     next: AtomicU64,
     liveness_socket: UnixStream,
     wake: OwnedFd,
-    /// The pidfd of the peer, a child of which may still hold the other end of the liveness socket.
-    process: Option<OwnedFd>,
     /// True while this process has announced that it sleeps.
     announced: AtomicBool,
     ended: AtomicBool,
@@ -123,7 +116,6 @@ impl ShmLink {
             next: AtomicU64::new(0),
             liveness_socket: offer.liveness_socket.into(),
             wake: offer.wake,
-            process: offer.process,
             announced: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         })
@@ -150,7 +142,6 @@ impl ShmLink {
                 memory: memory.try_clone()?,
                 liveness_socket: liveness_socket.into(),
                 wake: wake.try_clone_to_owned()?,
-                process: None,
             })
         };
         Ok([
@@ -320,16 +311,12 @@ impl PeerLink for ShmLink {
         self.announced.swap(false, Ordering::Relaxed) && self.rx_control().wake_up()
     }
 
-    fn liveness(&self) -> Option<Liveness<'_>> {
-        Some(Liveness {
-            socket: self.liveness_socket.as_fd(),
-            process: self.process.as_ref().map(AsFd::as_fd),
-        })
+    fn liveness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.liveness_socket.as_fd())
     }
 
     fn has_hung_up(&self) -> bool {
-        let process = self.process.as_ref().map(AsFd::as_fd);
-        memory::has_hung_up(self.liveness_socket.as_fd()) || process.is_some_and(memory::has_exited)
+        memory::has_hung_up(self.liveness_socket.as_fd())
     }
 
     #[inline]

@@ -32,7 +32,6 @@ fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
         memory: memory.try_clone().unwrap(),
         liveness_socket: line_a.into(),
         wake: wake_b,
-        process: None,
     };
     let b = PeerLinkOffer {
         local: ip_b.into(),
@@ -42,7 +41,6 @@ fn pair_and_wakes() -> (ShmLink, ShmLink, OwnedFd, OwnedFd) {
         memory,
         liveness_socket: line_b.into(),
         wake: wake_a,
-        process: None,
     };
     let (a, b) = (ShmLink::new(a).unwrap(), ShmLink::new(b).unwrap());
     (a, b, wakes.0, wakes.1)
