@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::board::{BROKER_ENDED, BROKER_KILLED, Board, End};
-use super::plan::{Act, PLACE_GROUPS, PROCESSES, PlaceOfDeath, Plan, SUCCESSOR};
+use super::plan::{Act, PROCESSES, PlaceSet, Plan, SUCCESSOR, Visit};
 use super::program;
 use super::{Marks, connecting};
 use crate::broker::simulated::brokers::until_closed;
@@ -59,11 +59,10 @@ pub(super) struct Host {
     is_slow: bool,
     /// Turn after which the process of a strike is killed.
     strike_at: Option<u64>,
-    /// The place at which a process is killed after so many visits: the process, if it is a certain
-    /// one.
-    death_at: Option<(Option<usize>, PlaceOfDeath)>,
-    /// The place at which a thread gets no processor after so many visits.
-    freeze_at: Option<PlaceOfDeath>,
+    /// The visit at which a process is killed: the process, if it is a certain one.
+    death_at: Option<(Option<usize>, Visit)>,
+    /// The visit at which a thread gets no processor.
+    freeze_at: Option<Visit>,
     /// Time until which something was left to do.
     settled_at: u64,
     /// Texts about the processes that were killed.
@@ -88,8 +87,8 @@ impl Host {
             frozen: None,
             is_slow: false,
             strike_at: None,
-            death_at: plan.place_of_death.map(|place| (None, place)),
-            freeze_at: plan.place_of_freeze,
+            death_at: plan.death.map(|visit| (None, visit)),
+            freeze_at: plan.freeze,
             settled_at: begin,
             deaths: Vec::new(),
             acts: plan.acts.clone().into(),
@@ -171,28 +170,28 @@ impl Host {
         }
     }
 
-    /// Returns the thread whose turn has ended at a place of the group.
-    fn thread_at(&self, group: u32) -> Option<usize> {
+    /// Returns the thread whose turn has ended at one of these places.
+    fn thread_at(&self, visit: Visit) -> Option<usize> {
         let (thread, hash) = self.stage.schedule.place_of_last_turn()?;
-        let is_there = hash % PLACE_GROUPS == group;
-        (is_there && self.stage.schedule.turns >= FIRST_DEATH).then_some(thread)
+        let is_early = self.stage.schedule.turns < FIRST_DEATH;
+        let may_be = !is_early || matches!(visit.places, PlaceSet::One(_));
+        (visit.is_at(hash) && may_be).then_some(thread)
     }
 
-    /// Kills the process whose turn has ended at the place of the plan.
+    /// Kills the process whose turn has ended at the visit of the plan.
     fn kill_at_place(&mut self) -> Result<(), String> {
-        let Some((wanted, place)) = self.death_at else {
+        let Some((wanted, visit)) = self.death_at else {
             return Ok(());
         };
-        let Some(thread) = self.thread_at(place.group) else {
+        let Some(thread) = self.thread_at(visit) else {
             return Ok(());
         };
         let process = self.stage.schedule.threads[thread].process;
         if wanted.is_some_and(|wanted| wanted != process) {
             return Ok(());
         }
-        let visits = place.visits - 1;
-        self.death_at = (visits > 0).then_some((wanted, PlaceOfDeath { visits, ..place }));
-        if visits > 0 {
+        self.death_at = visit.after_one().map(|visit| (wanted, visit));
+        if self.death_at.is_some() {
             return Ok(());
         }
         self.board.mark("a process is killed at a place");
@@ -201,15 +200,14 @@ impl Host {
 
     /// Takes the processor from the thread whose turn has ended at the place of the plan.
     fn freeze_at_place(&mut self) {
-        let Some(place) = self.freeze_at else {
+        let Some(visit) = self.freeze_at else {
             return;
         };
-        let Some(thread) = self.thread_at(place.group) else {
+        let Some(thread) = self.thread_at(visit) else {
             return;
         };
-        let visits = place.visits - 1;
-        self.freeze_at = (visits > 0).then_some(PlaceOfDeath { visits, ..place });
-        if visits > 0 {
+        self.freeze_at = visit.after_one();
+        if self.freeze_at.is_some() {
             return;
         }
         let ends: Vec<_> = self.board.ends().collect();
@@ -288,8 +286,8 @@ impl Host {
             self.board
                 .mark("a process is killed soon after it has received");
         }
-        if let Some(place) = strike.place {
-            self.death_at = Some((Some(receiver), place));
+        if let Some(visit) = strike.visit {
+            self.death_at = Some((Some(receiver), visit));
             return Ok(());
         }
         self.act(Act::Kill(receiver))

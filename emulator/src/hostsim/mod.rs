@@ -15,10 +15,10 @@ use std::thread;
 use std::time::Instant;
 
 use crate::inherited::stay_on_one_cpu;
-use crate::simulated_host::schedule::{Places, Visits};
 
 mod board;
 mod connecting;
+mod coverage;
 mod exchange;
 mod host;
 mod keeper;
@@ -33,21 +33,24 @@ mod services;
 mod verdict;
 
 use board::{BROKER_ENDED, BROKER_KILLED};
+use coverage::Coverage;
 use host::{Host, Outcome};
-use plan::Plan;
+use plan::{PlaceSet, Plan, Visit};
 
 /// Seeds of a plain test run. Emulated processors are slow.
 const SEEDS: u64 = if cfg!(target_arch = "x86_64") { 50 } else { 5 };
 /// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
 const ENV: &str = "ROCADE_HOSTSIM_ENGINES";
 
+/// Environment variable with the place and the visit at which a process is killed: `P,N`.
+const ENV_DEATH: &str = "ROCADE_HOSTSIM_DEATH";
+/// One seed of so many runs once more with a death at a place.
+const SEEDS_PER_VISIT: u64 = 2;
+
 /// Environment variable with the file for the packets of a failure.
 const ENV_CAPTURE: &str = "ROCADE_HOSTSIM_CAPTURE";
 /// Number of schedules that are tried until a failure is captured.
 const CAPTURES: u32 = 200;
-
-/// Number of places that are told with their deaths.
-const PLACES_TOLD: usize = 20;
 
 /// The type of a block that begins a section of a capture.
 const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -178,60 +181,65 @@ fn messages_outlive_processes() {
 }
 
 fn run_seeds(count: u64, first: u64) {
-    let (begin, mut marks, mut places) = (Instant::now(), Marks::new(), Places::new());
+    let (begin, mut coverage) = (Instant::now(), Coverage::default());
+    let death = chosen_death();
     for (done, seed) in (first..first + count).enumerate() {
         let plan = Plan::draw(seed);
-        match Host::new(&plan).run() {
-            Ok(outcome) => {
-                for (mark, times) in outcome.marks {
-                    *marks.entry(mark).or_default() += times;
-                }
-                for (place, visits) in outcome.places {
-                    let all: &mut Visits = places.entry(place).or_default();
-                    all.turns += visits.turns;
-                    all.deaths += visits.deaths;
-                }
-            }
-            Err(error) => {
-                println!("seed {seed}: {error}\n{plan:#?}");
-                let (plan, error) = shrink(plan, error);
-                let packets = capture_failure(&plan);
-                panic!(
-                    "seed {seed}: {error}\nwith this plan:\n{plan:#?}{packets}\n\
-                     cargo xtask hostsim --seeds 1 --seed {seed}"
-                );
-            }
+        let death = match death {
+            Some(_) => death,
+            None => run_plan(&plan, &mut coverage),
+        };
+        if death.is_some() {
+            run_plan(&Plan { death, ..plan }, &mut coverage);
         }
         if (done + 1) % 100 == 0 {
             let rate = (done + 1) as f64 / begin.elapsed().as_secs_f64();
             println!("{} of {count} seeds, {rate:.0} a second", done + 1);
         }
     }
-    for (mark, times) in &marks {
-        println!("{times:8} x {mark}");
-    }
-    print_places(&places);
-    let missing = EXPECTED.iter().filter(|mark| !marks.contains_key(*mark));
-    let missing: Vec<_> = missing.collect();
+    coverage.print();
+    let is_missing = |mark: &&&str| !coverage.marks.contains_key(**mark);
+    let missing: Vec<_> = EXPECTED.iter().filter(is_missing).collect();
     assert!(
         count < SEEDS_OF_ALL || missing.is_empty(),
         "never happened in {count} seeds: {missing:?}"
     );
 }
 
-/// Prints how often processes were killed while a thread was at a place.
-fn print_places(places: &Places) {
-    let all = places.len();
-    for least in [1, 100] {
-        let at = places.values().filter(|visits| visits.deaths >= least);
-        println!("{least:8} deaths or more at {} of {all} places", at.count());
+/// Runs a plan. Returns a visit for its next run, if its processes die at no place yet: in that
+/// one, a process is killed where it happened most rarely so far.
+fn run_plan(plan: &Plan, coverage: &mut Coverage) -> Option<Visit> {
+    let seed = plan.seed;
+    match Host::new(plan).run() {
+        Ok(outcome) => {
+            coverage.add(&outcome);
+            let is_next = plan.death.is_none() && seed.is_multiple_of(SEEDS_PER_VISIT);
+            let visit = coverage.rare_visit(&outcome, seed);
+            visit.filter(|_| is_next)
+        }
+        Err(error) => {
+            println!("seed {seed}: {error}\n{plan:#?}");
+            let death = plan
+                .death
+                .map_or_else(String::new, |visit| visit.as_argument());
+            let (plan, error) = shrink(plan.clone(), error);
+            let packets = capture_failure(&plan);
+            panic!(
+                "seed {seed}: {error}\nwith this plan:\n{plan:#?}{packets}\n\
+                 cargo xtask hostsim --seeds 1 --seed {seed}{death}"
+            );
+        }
     }
-    let mut rare: Vec<_> = places.iter().collect();
-    rare.sort_by_key(|(_, visits)| visits.deaths);
-    for (place, Visits { turns, deaths }) in rare.into_iter().take(PLACES_TOLD) {
-        let (file, line) = (place.file(), place.line());
-        println!("{deaths:8} deaths in {turns} turns at {file}:{line}");
-    }
+}
+
+/// Returns the visit at which a process is killed, if the environment names one.
+fn chosen_death() -> Option<Visit> {
+    let text = std::env::var(ENV_DEATH).unwrap_or_default();
+    let (place, number) = text.split_once(',')?;
+    let place = place.parse().expect("the number of a place");
+    let number = number.parse().expect("the number of a visit");
+    let places = PlaceSet::One(place);
+    Some(Visit { places, number })
 }
 
 /// A seed takes the same decisions twice, in all detail.

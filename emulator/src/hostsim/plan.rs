@@ -108,30 +108,61 @@ pub(super) struct Strike {
     pub(super) messages: u32,
     /// Number of turns in which it lives on.
     pub(super) turns: u64,
-    /// Place at which it dies after these turns.
-    pub(super) place: Option<PlaceOfDeath>,
+    /// Visit of a place at which it dies after these turns.
+    pub(super) visit: Option<Visit>,
 }
 
 /// Number of groups of places in the code, of which each has a few.
-pub(super) const PLACE_GROUPS: u32 = 128;
+const PLACE_GROUPS: u32 = 128;
 
-/// The place at which a process is killed, or a thread gets no processor. Without it, most of that
-/// happens where threads are often.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PlaceOfDeath {
-    /// Group of places, below [`PLACE_GROUPS`].
-    pub(super) group: u32,
-    /// Number of turns that end at a place of the group, the last of them that of the killed
-    /// process.
-    pub(super) visits: u64,
+/// Places in the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlaceSet {
+    /// Those of a group, below [`PLACE_GROUPS`].
+    Group(u32),
+    /// The one with this hash.
+    One(u32),
 }
 
-impl PlaceOfDeath {
+/// The end of a turn at a place, when a process is killed or a thread gets no processor. Without
+/// it, most of that happens where threads are often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Visit {
+    pub(super) places: PlaceSet,
+    /// Number of turns that end there, up to this one.
+    pub(super) number: u64,
+}
+
+impl Visit {
     fn draw(below: &mut impl FnMut(usize) -> usize) -> Self {
+        let group = u32::try_from(below(PLACE_GROUPS as usize)).unwrap_or(0);
         Self {
-            group: u32::try_from(below(PLACE_GROUPS as usize)).unwrap_or(0),
-            visits: [1, 1, 2, 5, 20][below(5)],
+            places: PlaceSet::Group(group),
+            number: [1, 1, 2, 5, 20][below(5)],
         }
+    }
+
+    /// Returns true if the place with this hash is one of these.
+    pub(super) const fn is_at(self, hash: u32) -> bool {
+        match self.places {
+            PlaceSet::Group(group) => hash % PLACE_GROUPS == group,
+            PlaceSet::One(one) => hash == one,
+        }
+    }
+
+    /// Returns the argument of `cargo xtask hostsim` that names it. A group has none, because the
+    /// seed names it.
+    pub(super) fn as_argument(self) -> String {
+        match self.places {
+            PlaceSet::Group(_) => String::new(),
+            PlaceSet::One(place) => format!(" --death {place},{}", self.number),
+        }
+    }
+
+    /// Returns the visit before which one less is left, or `None` if this was it.
+    pub(super) fn after_one(self) -> Option<Self> {
+        let number = self.number - 1;
+        (number > 0).then_some(Self { number, ..self })
     }
 }
 
@@ -162,9 +193,10 @@ pub(super) struct Plan {
     pub(super) strike: Option<Strike>,
     /// A process that is killed right after it has sent so many datagrams.
     pub(super) last_datagram: Option<(usize, u64)>,
-    pub(super) place_of_death: Option<PlaceOfDeath>,
-    /// The place at which a thread gets no processor for a while.
-    pub(super) place_of_freeze: Option<PlaceOfDeath>,
+    /// The visit of a place at which a process is killed.
+    pub(super) death: Option<Visit>,
+    /// The visit at which a thread gets no processor for a while.
+    pub(super) freeze: Option<Visit>,
     /// The places at which threads are slow.
     pub(super) slow: SlowPlaces,
     /// Events, by the turn at which they happen.
@@ -267,8 +299,8 @@ impl Plan {
             connections,
             strike: None,
             last_datagram: None,
-            place_of_death: None,
-            place_of_freeze: None,
+            death: None,
+            freeze: None,
             slow: draw_slow(below),
             acts: Vec::new(),
         }
@@ -303,7 +335,7 @@ impl Plan {
                 sender: (0, sender),
                 messages,
                 turns: below(within) as u64,
-                place: (kind > 5).then(|| PlaceOfDeath::draw(below)),
+                visit: (kind > 5).then(|| Visit::draw(below)),
             }
         });
         let plan = Self {
@@ -386,7 +418,7 @@ impl Plan {
                 sender,
                 messages: u32::try_from(least + below(12)).unwrap_or(1),
                 turns: below(within) as u64,
-                place: None,
+                visit: None,
             }
         });
         let acts = (0..below(4)).map(|_| {
@@ -403,8 +435,8 @@ impl Plan {
         });
         let mut acts: Vec<_> = acts.collect();
         acts.sort_by_key(|(at, _)| *at);
-        let place_of_death = (below(4) == 0).then(|| PlaceOfDeath::draw(&mut below));
-        let place_of_freeze = (below(4) == 0).then(|| PlaceOfDeath::draw(&mut below));
+        let death = (below(4) == 0).then(|| Visit::draw(&mut below));
+        let freeze = (below(4) == 0).then(|| Visit::draw(&mut below));
         let slow = draw_slow(&mut below);
         Self {
             seed,
@@ -415,8 +447,8 @@ impl Plan {
             connections,
             strike,
             last_datagram: None,
-            place_of_death,
-            place_of_freeze,
+            death,
+            freeze,
             slow,
             acts,
         }
@@ -452,19 +484,19 @@ impl Plan {
         if self.last_datagram.is_some() {
             try_with(&|plan| plan.last_datagram = None);
         }
-        if self.place_of_death.is_some() {
-            try_with(&|plan| plan.place_of_death = None);
+        if self.death.is_some() {
+            try_with(&|plan| plan.death = None);
         }
-        if self.place_of_freeze.is_some() {
-            try_with(&|plan| plan.place_of_freeze = None);
+        if self.freeze.is_some() {
+            try_with(&|plan| plan.freeze = None);
         }
         if self.slow != SlowPlaces::NONE {
             try_with(&|plan| plan.slow = SlowPlaces::NONE);
         }
-        if self.strike.is_some_and(|strike| strike.place.is_some()) {
+        if self.strike.is_some_and(|strike| strike.visit.is_some()) {
             try_with(&|plan| {
                 if let Some(strike) = &mut plan.strike {
-                    strike.place = None;
+                    strike.visit = None;
                 }
             });
         }

@@ -114,8 +114,8 @@ fn receives_of(plan: &Plan, process: usize) -> u32 {
     };
     let happens_much = plan.strike.is_some()
         || plan.last_datagram.is_some()
-        || plan.place_of_death.is_some()
-        || plan.place_of_freeze.is_some();
+        || plan.death.is_some()
+        || plan.freeze.is_some();
     let is_calm = plan.acts.is_empty() && !happens_much && pooled.clone().all(are_reliable);
     let of_end = |(at, end): (usize, usize)| {
         let connection = &plan.connections[at];

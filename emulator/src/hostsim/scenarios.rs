@@ -63,8 +63,8 @@ fn play(
                 strike: None,
                 last_datagram: None,
                 is_apart: false,
-                place_of_death: None,
-                place_of_freeze: None,
+                death: None,
+                freeze: None,
                 slow: SlowPlaces::NONE,
                 acts: acts(FIRST_TURN + schedule * TURNS_BETWEEN),
             };

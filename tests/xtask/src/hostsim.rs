@@ -16,7 +16,7 @@ const REAL_LIMIT: Duration = Duration::from_secs(10);
 /// Longest time of a seed, which usually takes a few dozen milliseconds.
 const SEED_LIMIT: Duration = Duration::from_millis(400);
 
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct HostsimArgs {
     /// Number of seeds.
     #[arg(long, default_value_t = 2_000)]
@@ -24,6 +24,9 @@ pub(crate) struct HostsimArgs {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Place and visit at which a process is killed, from the text of a failure.
+    #[arg(long)]
+    death: Option<String>,
     /// Number of scripts that run on the simulated host and on real processes.
     #[arg(long, default_value_t = 20)]
     real: u32,
@@ -32,7 +35,12 @@ pub(crate) struct HostsimArgs {
 /// Runs the seeds in turn. Prints the progress, what happened how often, and of the first failure
 /// the shortest list of steps that was found. Draws its packets, too.
 pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
-    let HostsimArgs { seeds, seed, real } = args;
+    let HostsimArgs {
+        seeds,
+        seed,
+        death,
+        real,
+    } = args;
     let mut command = workspace.cargo(&["test", "--locked", "--package", "rocade-emulator"]);
     command.args(["--lib", "--", "--nocapture", "--test-threads=1", "--exact"]);
     command.args([
@@ -42,6 +50,9 @@ pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
     ]);
     for variable in ["ROCADE_HOSTSIM", "ROCADE_HOSTSIM_ENGINES"] {
         command.env(variable, format!("{seeds},{seed}"));
+    }
+    if let Some(death) = death {
+        command.env("ROCADE_HOSTSIM_DEATH", death);
     }
     command.env("ROCADE_HOSTSIM_REAL", format!("{real},{seed}"));
     let capture = workspace.target().join("hostsim.pcapng");

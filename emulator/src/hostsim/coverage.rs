@@ -1,0 +1,61 @@
+//! What happened in the runs so far, and which place in the code is the next at which a process is
+//! killed: one at which that happened most rarely.
+
+use super::Marks;
+use super::host::Outcome;
+use super::plan::{PlaceSet, Visit};
+use crate::random::Random;
+use crate::simulated_host::schedule::{Places, Visits, hash};
+
+/// Number of deaths that each place should have seen.
+const ENOUGH: u64 = 100;
+/// Number of places that are told with their deaths.
+const PLACES_TOLD: usize = 20;
+
+#[derive(Default)]
+pub(super) struct Coverage {
+    pub(super) marks: Marks,
+    places: Places,
+}
+
+impl Coverage {
+    pub(super) fn add(&mut self, outcome: &Outcome) {
+        for (mark, times) in &outcome.marks {
+            *self.marks.entry(*mark).or_default() += times;
+        }
+        for (place, visits) in &outcome.places {
+            let all: &mut Visits = self.places.entry(*place).or_default();
+            all.turns += visits.turns;
+            all.deaths += visits.deaths;
+        }
+    }
+
+    /// Chooses one of the visits in a run. Its place is one that has seen the fewest deaths.
+    pub(super) fn rare_visit(&self, outcome: &Outcome, seed: u64) -> Option<Visit> {
+        let deaths = |place| self.places.get(place).map_or(0, |visits| visits.deaths);
+        let visited = outcome.places.iter();
+        let (place, visits) = visited.min_by_key(|(place, _)| deaths(*place))?;
+        let number = 1 + Random(seed).next() % visits.turns.max(1);
+        let places = PlaceSet::One(hash(place));
+        Some(Visit { places, number })
+    }
+
+    /// Prints how often each mark was reached, and how often processes were killed while a thread
+    /// was at a place.
+    pub(super) fn print(&self) {
+        for (mark, times) in &self.marks {
+            println!("{times:8} x {mark}");
+        }
+        let all = self.places.len();
+        for least in [1, ENOUGH] {
+            let at = self.places.values().filter(|visits| visits.deaths >= least);
+            println!("{least:8} deaths or more at {} of {all} places", at.count());
+        }
+        let mut rare: Vec<_> = self.places.iter().collect();
+        rare.sort_by_key(|(_, visits)| visits.deaths);
+        for (place, Visits { turns, deaths }) in rare.into_iter().take(PLACES_TOLD) {
+            let (file, line) = (place.file(), place.line());
+            println!("{deaths:8} deaths in {turns} turns at {file}:{line}");
+        }
+    }
+}
