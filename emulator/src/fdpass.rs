@@ -2,11 +2,12 @@
 
 use std::io;
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::socklen_t;
 
 use crate::sync::turn;
+use crate::sys::forked;
 
 /// Most file descriptors of a message.
 pub(crate) const MAX_FDS: usize = 64;
@@ -117,7 +118,8 @@ pub(super) fn send(
     }
 }
 
-/// Receives one message and its descriptors without blocking. The caller owns the descriptors.
+/// Receives one message and its descriptors without blocking. The caller owns the descriptors,
+/// which forked children do not keep.
 /// Length 0 means that the connection was closed.
 ///
 /// # Errors
@@ -196,13 +198,13 @@ fn take_fds(msg: &libc::msghdr) -> Vec<OwnedFd> {
         // SAFETY: `cmsg` came from this `msg`.
         cmsg = unsafe { libc::CMSG_NXTHDR(msg, cmsg) };
     }
+    fds.iter().for_each(|fd| forked::note(fd.as_fd()));
     fds
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
 
     use socket2::{Domain, Socket, Type};

@@ -19,6 +19,7 @@ use crate::failure::named;
 use crate::sync::turn;
 
 mod epoll;
+pub(crate) mod forked;
 mod netlink;
 
 pub(crate) use epoll::Epoll;
@@ -108,7 +109,7 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// Creates a socket by a raw system call. A preloaded library may replace `socket` to run the
+/// Creates a socket by a raw system call, which forked children do not keep. A preloaded library may replace `socket` to run the
 /// sockets of programs over RDMA. Rocade's own sockets must not use that.
 pub(crate) fn socket(domain: Domain, kind: Type, protocol: Option<Protocol>) -> io::Result<Socket> {
     let (domain, kind) = (c_int::from(domain), c_int::from(kind));
@@ -120,7 +121,9 @@ pub(crate) fn socket(domain: Domain, kind: Type, protocol: Option<Protocol>) -> 
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the system call has just returned it, and it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    forked::note(socket.as_fd());
+    Ok(socket.into())
 }
 
 /// Binds a socket to an address by a raw system call, as in [`socket`].

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -27,6 +27,7 @@ use crate::journal::{AckJournal, DomainKey};
 use crate::link::peer_link::PeerLinkOffer;
 use crate::link::{ForwardKey, LocalAddr, SharedSocket};
 use crate::steering::ProcessSlot;
+use crate::sys::forked;
 
 mod connection;
 mod ports;
@@ -335,6 +336,7 @@ impl BrokerClient {
         let fd = fd
             .try_clone()
             .map_err(BrokerError::failure("failed to duplicate a socket"))?;
+        forked::note(fd.as_fd());
         Ok(SharedSocket { fd, key })
     }
 

@@ -1,18 +1,45 @@
 //! Processes that are killed while a child of theirs lives, which has copies of all descriptors.
 
+use rocade_emulator::broker;
 use rocade_emulator::{
     Connection, Gid, LinkMode, QpCap, QpInitAttr, QpType, SendFlags, SendOp, SendWr, WcStatus,
 };
 use rocade_wire::Qpn;
 
-use crate::common::{ALL_ACCESS, Side};
-use crate::node::{MEMORY, Site};
-use crate::processes::wait_until;
+use crate::common::{ALL_ACCESS, Side, connect};
+use crate::node::{MEMORY, Site, assert_success};
+use crate::processes::{broker_config, wait_until};
 
 /// Length of a message.
 const LEN: usize = 64 << 10;
 /// Number of messages that no ring has room for.
 const MESSAGES: u64 = 64;
+
+/// The last user of an address is killed, and the broker ends. The child has neither the address nor
+/// its sockets.
+#[test]
+fn an_address_is_free_while_the_child_of_its_last_user_lives() {
+    let site = Site::new();
+    let mut node = site.node();
+    {
+        let peer = Side::on(site.engine(LinkMode::Auto), MEMORY);
+        node.connect(&peer, 0);
+    }
+    assert_eq!(node.ask("leave"), "leaving");
+    wait_until(|| node.has_ended());
+    broker::stop(&broker_config(site.dir.path())).unwrap();
+    let (one, other) = (
+        Side::on(site.engine(LinkMode::Auto), MEMORY),
+        Side::on(site.engine(LinkMode::Auto), MEMORY),
+    );
+    connect(&one, &other);
+    other.qp.recv_queue().push(1, &[other.sge(0, 8)]).unwrap();
+    one.send(2, SendOp::Send { imm: None }, &[one.sge(0, 8)]);
+    assert_success(&one, 2);
+    assert_success(&other, 1);
+    // The child ends with its input.
+    drop(node);
+}
 
 #[test]
 fn a_sender_does_not_wait_for_the_child_of_a_killed_process() {

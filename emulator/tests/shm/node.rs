@@ -360,6 +360,10 @@ impl Node {
         numbers.try_into().unwrap()
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     pub(crate) fn signal(&self, number: i32) {
         kill(self.child.id(), number);
     }
