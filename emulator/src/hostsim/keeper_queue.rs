@@ -86,12 +86,11 @@ impl KeeperQueue {
         posted.expect("space");
     }
 
-    /// Takes all messages until `is_over`, by polling or after naps, as the end does.
+    /// Takes messages until `is_over` and all are there that were acknowledged, by polling or after
+    /// naps, as the end does.
     pub(super) fn receive_until(&self, is_over: impl Fn() -> bool) {
         let naps = self.board.plan.connections[self.end.0].modes[self.end.1] != Mode::Poll;
         loop {
-            // What was acknowledged has come before.
-            let is_last = is_over();
             while let Some(completion) = self.cq.poll_one() {
                 if let Err(text) = self.take(&completion) {
                     let end = self.end;
@@ -99,7 +98,7 @@ impl KeeperQueue {
                         .complain(format!("the keeper of {end:?}: {text}"));
                 }
             }
-            if is_last {
+            if is_over() && !self.lacks_any() {
                 return;
             }
             if naps {
@@ -109,6 +108,13 @@ impl KeeperQueue {
                 turn::yield_now();
             }
         }
+    }
+
+    /// Returns true if a message was acknowledged and not taken. It comes a moment later.
+    fn lacks_any(&self) -> bool {
+        let notes = self.board.notes();
+        let flow = notes.keepers.get(&self.end);
+        flow.is_some_and(|flow| flow.acknowledged > flow.received)
     }
 
     /// Takes a message. Each comes once, in order and intact.
