@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::Duration;
 
 use super::board::{Board, End, Endpoint, Flow, other};
 use super::connecting;
@@ -15,22 +14,15 @@ use super::objects::{Objects, Opened};
 use super::plan::{Connection, Mode};
 use super::program::{Program, name_of};
 use super::services::{ATOMICS, MARKS, READS, Service, Traits, WRITES};
+use super::stream;
+use super::waiting::{self, Patience};
 use crate::engine::common::pattern;
 use crate::sync::turn;
-use crate::{
-    Completion, Feth, MaskedOp, Operands, Rkey, SendFlags, SendOp, Sge, VerbsError, WcStatus, sys,
-};
+use crate::{Completion, Feth, MaskedOp, Operands, Rkey, SendFlags, SendOp, Sge, WcStatus, sys};
 use rocade_wire::{Placement, Selectivity};
-
-/// Time for which a program that polls waits for messages that may never come.
-const PATIENCE_NS: u64 = 100_000_000;
-/// Most of the time between two looks that counts. A process that is stopped sees nothing.
-const LOOK_NS: u64 = 10_000_000;
 
 /// The longest message that is posted inline.
 const MOST_INLINE: usize = 64;
-/// Most doublings of a nap.
-const NAP_DOUBLINGS: u32 = 6;
 
 /// Bits of the IDs of work requests: a message, an atomic, a READ.
 pub(super) const SEND: u64 = 1 << 32;
@@ -59,7 +51,8 @@ pub(super) fn exchange(program: &Program, end: End) {
     let peer = || board.notes().endpoints.get(&other(end)).copied();
     turn::until(None, || peer().is_some() || board.is_dead(other(end)));
     if let Some(peer) = peer() {
-        let manager = if plan.service == Service::Cm {
+        let is_managed = plan.service.traits().is_managed;
+        let manager = if is_managed {
             connecting::connect(program, &objects, end)
         } else if objects.connect(board, end, &peer) {
             None
@@ -67,7 +60,14 @@ pub(super) fn exchange(program: &Program, end: End) {
             give_up(board, end);
             return leave(board, end, objects);
         };
-        if plan.service == Service::Cm && manager.is_none() {
+        if is_managed && manager.is_none() {
+            return leave(board, end, objects);
+        }
+        if plan.service == Service::Stream {
+            stream::run(board, end, &objects, peer);
+            if let Some(manager) = manager {
+                manager.disconnect(board, end);
+            }
             return leave(board, end, objects);
         }
         let exchange = Arc::new(Exchange {
@@ -252,7 +252,7 @@ impl Exchange {
                 self.board
                     .mark("a second thread takes completions of a queue pair");
             } else {
-                Self::nap(in_vain);
+                waiting::nap(in_vain);
                 in_vain += 1;
             }
         }
@@ -260,7 +260,7 @@ impl Exchange {
 
     fn run(&self) {
         let (mut posted, total) = (0, self.plan.messages[self.end.1]);
-        let (mut alone_ns, mut looked_at) = (0, now_ns());
+        let mut patience = Patience::new();
         loop {
             let taken = *in_turn(&self.taking);
             let (own, others) = self.flows();
@@ -283,14 +283,17 @@ impl Exchange {
             // One that waits for an answer has nothing under way either.
             let flow = self.flows().0;
             let is_idle = flow.signaled <= flow.acknowledged && under_way() == 0;
-            let passed = now_ns() - std::mem::replace(&mut looked_at, now_ns());
-            if is_idle && self.board.is_silent(other(self.end)) {
-                alone_ns += passed.min(LOOK_NS);
-                if alone_ns > PATIENCE_NS {
-                    return;
-                }
+            if patience.is_over(&self.board, self.end, is_idle) {
+                return;
             }
-            self.wait(taken, is_idle);
+            let has_taken = || self.take_one() || *in_turn(&self.taking) != taken;
+            waiting::wait(
+                &self.board,
+                self.end,
+                &self.objects.side,
+                is_idle,
+                has_taken,
+            );
         }
     }
 
@@ -354,14 +357,15 @@ impl Exchange {
             SendOp::Send { imm: None }
         };
         let id = SEND | u64::from(number);
+        let is_inline = len <= MOST_INLINE && number.is_multiple_of(2);
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, is_signaled);
-        flags.set(
-            SendFlags::INLINE,
-            len <= MOST_INLINE && number.is_multiple_of(2),
-        );
+        flags.set(SendFlags::INLINE, is_inline);
         let sge = Some(side.sge(at, len));
         self.objects.post(&self.peer, (id, flags), (op, None), sge);
+        if is_inline {
+            side.fill(at, &vec![0; len]);
+        }
         self.post_to_keeper(number);
         if self.has(ATOMICS) {
             let count = u64::from(self.others[0].load(Ordering::Relaxed));
@@ -444,83 +448,6 @@ impl Exchange {
         self.take(&completion);
         true
     }
-
-    /// Waits as the plan says, unless a completion was taken since there were `taken`.
-    fn wait(&self, taken: u64, is_idle: bool) {
-        let cq = &self.objects.side.cq;
-        let has_taken = || self.take_one() || *in_turn(&self.taking) != taken;
-        match self.plan.modes[self.end.1] {
-            Mode::Poll => turn::yield_now(),
-            Mode::Nap => Self::nap(0),
-            Mode::Events | Mode::Loop => {
-                cq.req_notify(false).expect("a channel");
-                if !has_taken() {
-                    self.sleep(is_idle, || self.take_event());
-                }
-            }
-            Mode::Descriptors => {
-                cq.arm(false).expect("a channel");
-                if !has_taken() {
-                    self.sleep(is_idle, || self.wait_for_descriptor());
-                }
-            }
-        }
-    }
-
-    /// Sleeps, for longer after many looks in vain.
-    fn nap(in_vain: u32) {
-        let schedule = turn::own().expect("a simulated thread");
-        let limit = match schedule.random() % 3 {
-            0 => 20_000,
-            1 => 300_000,
-            _ => 5_000_000,
-        };
-        let limit = limit << (in_vain / 16).min(NAP_DOUBLINGS);
-        turn::sleep(Duration::from_nanos(schedule.random() % limit));
-    }
-
-    /// Waits, and notes it if nothing is under way.
-    fn sleep(&self, is_idle: bool, wait: impl FnOnce()) {
-        if is_idle {
-            self.board.notes().waiting.insert(self.end);
-        }
-        wait();
-        self.board.notes().waiting.remove(&self.end);
-    }
-
-    /// Takes the event of a completion. An event loop waits for the descriptor.
-    fn take_event(&self) {
-        let side = &self.objects.side;
-        loop {
-            match side.channel.get_event() {
-                Ok(_) => return side.cq.ack_events(1),
-                Err(VerbsError::WouldBlock) => {
-                    let mut fds = [readable(side.channel.fd())];
-                    sys::poll(&mut fds, None).expect("a descriptor");
-                }
-                Err(error) => panic!("no event: {error}"),
-            }
-        }
-    }
-
-    fn wait_for_descriptor(&self) {
-        let side = &self.objects.side;
-        let mut fds = [readable(side.channel.fd())];
-        let ready = side.engine.poll_descriptors(&mut fds, None);
-        ready.expect("a descriptor");
-        if side.channel.try_event().is_some() {
-            side.cq.ack_events(1);
-        }
-    }
-}
-
-const fn readable(fd: i32) -> libc::pollfd {
-    let (events, revents) = (libc::POLLIN, 0);
-    libc::pollfd {
-        fd,
-        events,
-        revents,
-    }
 }
 
 /// Locks a mutex that several threads of a process use. One that waits hands over.
@@ -529,8 +456,4 @@ fn in_turn<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         !matches!(mutex.try_lock(), Err(TryLockError::WouldBlock))
     });
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn now_ns() -> u64 {
-    turn::time().map_or(0, |time| time.load(Ordering::Relaxed))
 }

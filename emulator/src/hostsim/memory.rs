@@ -18,6 +18,10 @@ const WRITTEN: usize = 80 << 10;
 const TO_KEEPER: usize = 140 << 10;
 /// Number of these messages at a time, at most.
 const MOST_TO_KEEPER: u32 = 8;
+/// Places of a stream: its receive buffer is at the beginning.
+pub(super) const LISTS: usize = SENT;
+pub(super) const HERE: usize = SENT + 1024;
+pub(super) const STAGED: usize = WRITTEN;
 /// Place of a number to which the peer adds.
 pub(super) const COUNTER: usize = MEMORY - 1024;
 /// Place of the mark that the peer writes.

@@ -30,7 +30,9 @@ mod pool;
 mod program;
 mod scenarios;
 mod services;
+mod stream;
 mod verdict;
+mod waiting;
 
 use board::{BROKER_ENDED, BROKER_KILLED};
 use coverage::Coverage;
@@ -61,7 +63,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 36] = [
+const EXPECTED: [&str; 38] = [
     BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
@@ -95,9 +97,11 @@ const EXPECTED: [&str; 36] = [
     "a sender sees the end of its peer",
     "a sender sees the end of the keeper of a target",
     "a shared receive queue reaches its limit",
+    "a stream ends",
     "a target is opened that another process has made",
     "a thread gets no processor",
     "a thread gets no processor at a place",
+    "bytes arrive over a stream",
 ];
 
 /// Returns a simpler plan that still fails, with its failure.

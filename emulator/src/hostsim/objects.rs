@@ -10,6 +10,7 @@ use super::plan::Connection;
 use super::pool::Pool;
 use super::program::Program;
 use super::services::Service;
+use super::stream;
 use crate::cm::CmId;
 use crate::engine::common::{ALL_ACCESS, Side, register_with};
 use crate::sync::turn;
@@ -57,7 +58,11 @@ impl Objects {
         let pool = program.pool.clone().filter(|_| plan.pools);
         let (srq, target, domain, side) = create(program, end, pool.as_deref(), &memory);
         let all = plan.messages[1 - end.1];
-        let receives = if traits.is_reliable { plan.depth } else { all };
+        let receives = match plan.service {
+            Service::Stream => stream::RECEIVES,
+            _ if traits.is_reliable => plan.depth,
+            _ => all,
+        };
         Self {
             side,
             service: plan.service,
@@ -255,8 +260,8 @@ impl Objects {
         Opened::Indirect(key)
     }
 
-    /// Posts a send work request, with at most one element of data. Only connected services have
-    /// operations with operands.
+    /// Posts a send work request, with at most one element of data. Inline data may be overwritten
+    /// after it. Only connected services have operations with operands.
     pub(super) fn post(
         &self,
         peer: &Endpoint,
@@ -264,6 +269,13 @@ impl Objects {
         (op, operands): (SendOp, Option<Operands>),
         sge: Option<Sge>,
     ) {
+        let is_inline = flags.contains(SendFlags::INLINE);
+        let inline = sge.filter(|_| is_inline).map(|sge| {
+            let at = usize::try_from(sge.addr - self.side.mr.addr()).unwrap_or(0);
+            self.memory.bytes(at, sge.len as usize)
+        });
+        let inline = inline.as_deref();
+        let sge = sge.filter(|_| !is_inline);
         let wr = SendWr {
             wr_id,
             op,
@@ -271,12 +283,13 @@ impl Objects {
             sges: sge.as_slice(),
         };
         let address = || self.address.as_ref().expect("it is connected");
-        let push = |queue: &mut SendPoster<'_>| match operands.clone() {
-            Some(operands) => queue.push_with(&wr, operands),
-            None => queue.push(&wr),
+        let push = |queue: &mut SendPoster<'_>| match (operands.clone(), inline) {
+            (Some(operands), _) => queue.push_with(&wr, operands),
+            (None, Some(data)) => queue.push_inline(&wr, data),
+            (None, None) => queue.push(&wr),
         };
         let posted = self.side.qp.post_sends(|queue| match self.service {
-            Service::Rc | Service::Cm | Service::Uc => push(queue),
+            Service::Rc | Service::Cm | Service::Stream | Service::Uc => push(queue),
             Service::Xrc => {
                 let pushed = push(queue);
                 queue.set_remote_srqn(peer.srqn);
@@ -293,7 +306,7 @@ impl Objects {
                     },
                     qkey: Qkey::new(QKEY),
                 };
-                queue.push_datagram(&wr, to, None)
+                queue.push_datagram(&wr, to, inline)
             }
             Service::Dc => {
                 let to = ToDct {
@@ -304,7 +317,7 @@ impl Objects {
                 };
                 match operands.clone() {
                     Some(operands) => queue.push_dynamic_with(&wr, to, operands),
-                    None => queue.push_dynamic(&wr, to, None),
+                    None => queue.push_dynamic(&wr, to, inline),
                 }
             }
         });
@@ -395,9 +408,12 @@ fn create(program: &Program, end: End, pool: Option<&Pool>, memory: &Memory) -> 
         cookie: 3,
     };
     let (srq, target, domain) = match plan.service {
-        Service::Rc | Service::Cm | Service::Uc | Service::Ud | Service::Group => {
-            (None, None, None)
-        }
+        Service::Rc
+        | Service::Cm
+        | Service::Stream
+        | Service::Uc
+        | Service::Ud
+        | Service::Group => (None, None, None),
         Service::Xrc => {
             let (domain, target) = keeper::target_of(program, end);
             let srq = domain.create_srq(&pd, &cq, init).expect("a shared queue");

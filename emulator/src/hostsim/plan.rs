@@ -356,7 +356,7 @@ impl Plan {
     /// Draws a plan in which a process or the broker is killed while a connection is made.
     fn draw_early_end(seed: u64, below: &mut impl FnMut(usize) -> usize) -> Self {
         let mut connection = Connection::draw(below);
-        connection.service = [Service::Cm, Service::Cm, Service::Xrc][below(3)];
+        connection.service = [Service::Cm, Service::Cm, Service::Stream, Service::Xrc][below(4)];
         connection.windows &= connection.service.traits().has_windows;
         connection.pools = false;
         connection.messages = [0; 2].map(|_| u32::try_from(below(3)).unwrap_or(0));

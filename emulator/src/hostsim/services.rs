@@ -8,6 +8,8 @@ pub(super) enum Service {
     Rc,
     /// RC, connected by the connection manager.
     Cm,
+    /// The protocol of rsockets on such a connection.
+    Stream,
     Uc,
     Ud,
     /// UD, to a multicast group of each end.
@@ -40,6 +42,8 @@ pub(super) struct Traits {
     pub(super) header: usize,
     /// The queue pair that sends also receives, so that windows can be bound to it.
     pub(super) has_windows: bool,
+    /// The connection manager connects it.
+    pub(super) is_managed: bool,
     /// Receives may come from the queue that the ends of a process share.
     pub(super) may_pool: bool,
     /// The mark of a message that has arrived.
@@ -57,6 +61,7 @@ const RELIABLE: Traits = Traits {
     longest: usize::MAX,
     header: 0,
     has_windows: true,
+    is_managed: false,
     may_pool: true,
     arrived: "a message arrives over RC",
     outlived: "a killed process acknowledges over RC",
@@ -70,6 +75,7 @@ const UNCONNECTED: Traits = Traits {
     longest: 1024,
     header: 40,
     has_windows: false,
+    is_managed: false,
     may_pool: true,
     arrived: "a message arrives over UD",
     outlived: "a killed process acknowledges over UD",
@@ -77,13 +83,14 @@ const UNCONNECTED: Traits = Traits {
 
 impl Service {
     /// Services as often as they are drawn.
-    pub(super) const DRAWN: [Self; 12] = [
+    pub(super) const DRAWN: [Self; 13] = [
         Self::Rc,
         Self::Rc,
         Self::Rc,
         Self::Rc,
         Self::Cm,
         Self::Cm,
+        Self::Stream,
         Self::Uc,
         Self::Ud,
         Self::Group,
@@ -97,8 +104,18 @@ impl Service {
         match self {
             Self::Rc => RELIABLE,
             Self::Cm => Traits {
+                is_managed: true,
                 arrived: "a message arrives over a connection of the CM",
                 outlived: "a killed process acknowledges over a connection of the CM",
+                ..RELIABLE
+            },
+            Self::Stream => Traits {
+                is_managed: true,
+                mix: 0,
+                has_windows: false,
+                may_pool: false,
+                arrived: "bytes arrive over a stream",
+                outlived: "a killed process acknowledges bytes of a stream",
                 ..RELIABLE
             },
             Self::Uc => Traits {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::board::other;
+use super::board::{Board, End, other};
 use super::exchange::{ADD, Exchange, MARK, READ, SEND, TO_KEEPER, bytes_of, source_of};
 use super::memory::{ADDED, GOT, MARKED, READ_LEN, place_in_turn, written_at};
 use super::services::MARKS;
@@ -10,8 +10,8 @@ use crate::{Completion, ImmOrInv, WcOpcode, WcStatus};
 
 /// Kind of a request, from the ID of its completion.
 #[derive(Clone, Copy, Debug)]
-enum Request {
-    /// The message with this number.
+pub(super) enum Request {
+    /// The message with this number, or the byte of a stream.
     Message(u32),
     /// The message with this number to the keeper of the peer's target.
     ToKeeper(u32),
@@ -165,64 +165,67 @@ impl Exchange {
         Ok(())
     }
 
-    /// Takes a failure. Only the first one is judged, because the others come from it.
     fn take_failure(&self, status: WcStatus, failed: Request) {
         let text = format!("{:?} sees {status:?} of {failed:?}", self.end);
         self.board.note(text);
-        if self.flows().0.failed.is_none() {
-            self.judge_failure(status, failed);
-        }
-        let mut notes = self.board.notes();
-        notes.flows.entry(self.end).or_default().failed = Some(status);
+        judge_failure(&self.board, self.end, status, failed);
     }
+}
 
-    fn judge_failure(&self, status: WcStatus, failed: Request) {
-        let (board, peer) = (&self.board, other(self.end));
-        // A lost acknowledgement of a process that was killed does not come again.
-        let keeper_flow = || board.notes().keepers.get(&peer).copied();
-        let is_lost = match failed {
-            Request::Message(number) => number < self.flows().0.received,
-            Request::ToKeeper(number) => keeper_flow().is_some_and(|flow| number < flow.received),
-            Request::Other => false,
-        };
-        let is_long_stopped = |process| board.notes().stopped.contains(&process);
-        let keeper = board.keeper_of(peer);
-        let was_stopped = board.was_stopped(peer) || keeper.is_some_and(is_long_stopped);
-        // So does one that both a process and its broker were to send.
-        let had_none = board.notes().was_without_broker();
-        if is_lost && board.plan.loss == 0 && !had_none && !was_stopped {
-            board.complain(format!(
-                "{:?}: {failed:?} failed ({status:?}), but its receiver has seen it",
-                self.end
-            ));
-        }
-        // A peer that has all messages does not wait for READs of its memory. The keeper waits for
-        // both ends.
-        let needs_peer = match failed {
-            Request::Message(_) => board.plan.loss > 0,
-            Request::ToKeeper(_) => false,
-            Request::Other => true,
-        };
-        let is_peer_dead = board.is_dead(peer);
-        // The target ends with a process that dies in the middle of a message. Packets to one whose
-        // creator was killed get lost until a broker knows of it.
-        let is_keeper_dead = board.is_keeper_dead(peer);
-        let has_no_way = is_keeper_dead && (had_none || self.plan.keeper_receives);
-        // One that has failed takes no messages any more.
-        let may_fail = is_peer_dead
-            || board.has_left(peer) && needs_peer
-            || has_no_way
-            || was_stopped
-            || board.has_failed(peer);
-        if was_stopped && !is_peer_dead {
-            board.mark("a sender gives up a peer that is stopped");
-        }
-        if self.plan.keeper_receives && is_keeper_dead && !is_peer_dead {
-            board.mark("a sender sees the end of the keeper of a target");
-        }
-        if !may_fail || !self.traits.is_reliable {
-            board.complain(format!("{:?}: {failed:?} failed ({status:?})", self.end));
-        }
-        board.mark("a sender sees the end of its peer");
+/// Judges a failure, and notes it. Only the first one is judged, because the others come from it.
+pub(super) fn judge_failure(board: &Board, end: End, status: WcStatus, failed: Request) {
+    if !board.has_failed(end) {
+        judge_first_failure(board, end, status, failed);
     }
+    board.notes().flows.entry(end).or_default().failed = Some(status);
+}
+
+fn judge_first_failure(board: &Board, end: End, status: WcStatus, failed: Request) {
+    let (plan, peer) = (&board.plan.connections[end.0], other(end));
+    // A lost acknowledgement of a process that was killed does not come again.
+    let own_flow = || board.notes().flows.get(&end).copied().unwrap_or_default();
+    let keeper_flow = || board.notes().keepers.get(&peer).copied();
+    let is_lost = match failed {
+        Request::Message(number) => number < own_flow().received,
+        Request::ToKeeper(number) => keeper_flow().is_some_and(|flow| number < flow.received),
+        Request::Other => false,
+    };
+    let is_long_stopped = |process| board.notes().stopped.contains(&process);
+    let keeper = board.keeper_of(peer);
+    let was_stopped = board.was_stopped(peer) || keeper.is_some_and(is_long_stopped);
+    // So does one that both a process and its broker were to send.
+    let had_none = board.notes().was_without_broker();
+    if is_lost && board.plan.loss == 0 && !had_none && !was_stopped {
+        board.complain(format!(
+            "{end:?}: {failed:?} failed ({status:?}), but its receiver has seen it"
+        ));
+    }
+    // A peer that has all messages does not wait for READs of its memory. The keeper waits for
+    // both ends.
+    let needs_peer = match failed {
+        Request::Message(_) => board.plan.loss > 0,
+        Request::ToKeeper(_) => false,
+        Request::Other => true,
+    };
+    let is_peer_dead = board.is_dead(peer);
+    // The target ends with a process that dies in the middle of a message. Packets to one whose
+    // creator was killed get lost until a broker knows of it.
+    let is_keeper_dead = board.is_keeper_dead(peer);
+    let has_no_way = is_keeper_dead && (had_none || plan.keeper_receives);
+    // One that has failed takes no messages any more.
+    let may_fail = is_peer_dead
+        || board.has_left(peer) && needs_peer
+        || has_no_way
+        || was_stopped
+        || board.has_failed(peer);
+    if was_stopped && !is_peer_dead {
+        board.mark("a sender gives up a peer that is stopped");
+    }
+    if plan.keeper_receives && is_keeper_dead && !is_peer_dead {
+        board.mark("a sender sees the end of the keeper of a target");
+    }
+    if !may_fail || !plan.service.traits().is_reliable {
+        board.complain(format!("{end:?}: {failed:?} failed ({status:?})"));
+    }
+    board.mark("a sender sees the end of its peer");
 }
