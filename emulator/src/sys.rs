@@ -109,8 +109,9 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// Creates a socket by a raw system call, which forked children do not keep. A preloaded library may replace `socket` to run the
-/// sockets of programs over RDMA. Rocade's own sockets must not use that.
+/// Creates a socket by a raw system call. Forked children do not keep it. A preloaded library may
+/// replace `socket` to run the sockets of programs over RDMA. Rocade's own sockets must not use
+/// that.
 pub(crate) fn socket(domain: Domain, kind: Type, protocol: Option<Protocol>) -> io::Result<Socket> {
     let (domain, kind) = (c_int::from(domain), c_int::from(kind));
     let protocol = protocol.map_or(0, c_int::from);

@@ -1,5 +1,5 @@
-//! What happened in the runs so far, and which place in the code is the next at which a process is
-//! killed: one at which that happened most rarely.
+//! Counts of what happened in the runs so far. They choose the next place in the code at which a
+//! process is killed: one at which that happened most rarely.
 
 use super::Marks;
 use super::host::Outcome;

@@ -118,9 +118,9 @@ const PLACE_GROUPS: u32 = 128;
 /// Places in the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlaceSet {
-    /// Those of a group, below [`PLACE_GROUPS`].
+    /// All places of a group, below [`PLACE_GROUPS`].
     Group(u32),
-    /// The one with this hash.
+    /// The place with this hash.
     One(u32),
 }
 

@@ -3,7 +3,7 @@
 //! A child has copies of all descriptors of its parent, and Rocade uses none of them there. But
 //! what others see of the parent would last as long as the child: its connection to the broker, the
 //! lock of its slot, its sockets and addresses, the ends of its links. So each copy is replaced in
-//! the child, by a descriptor that nobody watches. Its number stays in use, because objects that
+//! the child, by a descriptor that has no other end. Its number stays in use, because objects that
 //! the child has inherited close it.
 //!
 //! A child that is made without the C library, by a system call of its own, keeps the copies.
@@ -45,7 +45,8 @@ pub(crate) fn note(fd: BorrowedFd<'_>) {
 fn prepare() -> Option<(OwnedFd, u64)> {
     let replacement = sys::eventfd().ok()?;
     let file = file_of(replacement.as_raw_fd());
-    // SAFETY: the handler only makes system calls and accesses statics, which a forked child may do.
+    // SAFETY: the handler only makes system calls and accesses statics, which a forked child may
+    // do.
     let failed = unsafe { libc::pthread_atfork(None, None, Some(replace_all)) };
     if failed != 0 {
         tracing::warn!("failed to register a fork handler: children are going to keep descriptors");

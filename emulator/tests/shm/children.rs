@@ -15,8 +15,8 @@ const LEN: usize = 64 << 10;
 /// Number of messages that no ring has room for.
 const MESSAGES: u64 = 64;
 
-/// The last user of an address is killed, and the broker ends. The child has neither the address nor
-/// its sockets.
+/// The last user of an address is killed, and the broker ends. The child has neither the address
+/// nor its sockets.
 #[test]
 fn an_address_is_free_while_the_child_of_its_last_user_lives() {
     let site = Site::new();
