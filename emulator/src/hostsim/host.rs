@@ -198,7 +198,8 @@ impl Host {
         self.act(Act::Kill(process))
     }
 
-    /// Takes the processor from the thread whose turn has ended at the place of the plan.
+    /// Takes the processor from the thread whose turn has ended at the visit of the plan, or at the
+    /// next one of a thread from which it can be taken.
     fn freeze_at_place(&mut self) {
         let Some(visit) = self.freeze_at else {
             return;
@@ -206,8 +207,8 @@ impl Host {
         let Some(thread) = self.thread_at(visit) else {
             return;
         };
-        self.freeze_at = visit.after_one();
-        if self.freeze_at.is_some() {
+        if let Some(next) = visit.after_one() {
+            self.freeze_at = Some(next);
             return;
         }
         let ends: Vec<_> = self.board.ends().collect();
@@ -217,6 +218,7 @@ impl Host {
         if let Some(end) = end
             && self.freeze(end)
         {
+            self.freeze_at = None;
             self.board.mark("a thread gets no processor at a place");
         }
     }

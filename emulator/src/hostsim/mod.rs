@@ -37,17 +37,15 @@ mod waiting;
 use board::{BROKER_ENDED, BROKER_KILLED};
 use coverage::Coverage;
 use host::{Host, Outcome};
-use plan::{PlaceSet, Plan, Visit};
+use plan::{EventAtPlace, Plan};
 
 /// Seeds of a plain test run. Emulated processors are slow.
 const SEEDS: u64 = if cfg!(target_arch = "x86_64") { 50 } else { 5 };
 /// Environment variable with the number of seeds and the first seed: `N` or `N,S`.
 const ENV: &str = "ROCADE_HOSTSIM_ENGINES";
 
-/// Environment variable with the place and the visit at which a process is killed: `P,N`.
-const ENV_DEATH: &str = "ROCADE_HOSTSIM_DEATH";
-/// One seed of so many runs once more with a death at a place.
-const SEEDS_PER_VISIT: u64 = 2;
+/// Environment variable with the event at a place that is added to each plan.
+const ENV_EVENT: &str = "ROCADE_HOSTSIM_EVENT";
 
 /// Environment variable with the file for the packets of a failure.
 const ENV_CAPTURE: &str = "ROCADE_HOSTSIM_CAPTURE";
@@ -186,15 +184,15 @@ fn messages_outlive_processes() {
 
 fn run_seeds(count: u64, first: u64) {
     let (begin, mut coverage) = (Instant::now(), Coverage::default());
-    let death = chosen_death();
+    let chosen = chosen_event();
     for (done, seed) in (first..first + count).enumerate() {
         let plan = Plan::draw(seed);
-        let death = match death {
-            Some(_) => death,
+        let event = match chosen {
+            Some(_) => chosen,
             None => run_plan(&plan, &mut coverage),
         };
-        if death.is_some() {
-            run_plan(&Plan { death, ..plan }, &mut coverage);
+        if let Some(event) = event {
+            run_plan(&event.added_to(&plan), &mut coverage);
         }
         if (done + 1) % 100 == 0 {
             let rate = (done + 1) as f64 / begin.elapsed().as_secs_f64();
@@ -210,40 +208,40 @@ fn run_seeds(count: u64, first: u64) {
     );
 }
 
-/// Runs a plan. Returns a visit for its next run, if its processes die at no place yet: in that
-/// one, a process is killed where it happened most rarely so far.
-fn run_plan(plan: &Plan, coverage: &mut Coverage) -> Option<Visit> {
+/// Runs a plan as it was drawn, or with an event. Returns an event for the next run of a drawn one,
+/// at a place where it happened most rarely so far.
+fn run_plan(plan: &Plan, coverage: &mut Coverage) -> Option<EventAtPlace> {
     let seed = plan.seed;
     match Host::new(plan).run() {
         Ok(outcome) => {
             coverage.add(&outcome);
-            let is_next = plan.death.is_none() && seed.is_multiple_of(SEEDS_PER_VISIT);
-            let visit = coverage.rare_visit(&outcome, seed);
-            visit.filter(|_| is_next)
+            match seed % 4 {
+                0 | 2 if plan.death.is_none() => {
+                    coverage.death(&outcome, seed).map(EventAtPlace::Death)
+                }
+                1 if plan.freeze.is_none() => {
+                    coverage.freeze(&outcome, seed).map(EventAtPlace::Freeze)
+                }
+                _ => None,
+            }
         }
         Err(error) => {
             println!("seed {seed}: {error}\n{plan:#?}");
-            let death = plan
-                .death
-                .map_or_else(String::new, |visit| visit.as_argument());
+            let event = EventAtPlace::argument_of(plan);
             let (plan, error) = shrink(plan.clone(), error);
             let packets = capture_failure(&plan);
             panic!(
                 "seed {seed}: {error}\nwith this plan:\n{plan:#?}{packets}\n\
-                 cargo xtask hostsim --seeds 1 --seed {seed}{death}"
+                 cargo xtask hostsim --seeds 1 --seed {seed}{event}"
             );
         }
     }
 }
 
-/// Returns the visit at which a process is killed, if the environment names one.
-fn chosen_death() -> Option<Visit> {
-    let text = std::env::var(ENV_DEATH).unwrap_or_default();
-    let (place, number) = text.split_once(',')?;
-    let place = place.parse().expect("the number of a place");
-    let number = number.parse().expect("the number of a visit");
-    let places = PlaceSet::One(place);
-    Some(Visit { places, number })
+/// Returns the event that the environment names, if it names one.
+fn chosen_event() -> Option<EventAtPlace> {
+    let text = std::env::var(ENV_EVENT).ok()?;
+    Some(EventAtPlace::parse(&text).expect("an event at a place"))
 }
 
 /// A seed takes the same decisions twice, in all detail.

@@ -150,19 +150,56 @@ impl Visit {
         }
     }
 
-    /// Returns the argument of `cargo xtask hostsim` that names it. A group has none, because the
-    /// seed names it.
-    pub(super) fn as_argument(self) -> String {
-        match self.places {
-            PlaceSet::Group(_) => String::new(),
-            PlaceSet::One(place) => format!(" --death {place},{}", self.number),
-        }
-    }
-
     /// Returns the visit before which one less is left, or `None` if this was it.
     pub(super) fn after_one(self) -> Option<Self> {
         let number = self.number - 1;
         (number > 0).then_some(Self { number, ..self })
+    }
+}
+
+/// An event at a place that a drawn plan does not have.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EventAtPlace {
+    /// A process is killed.
+    Death(Visit),
+    /// A thread gets no processor for a while.
+    Freeze(Visit),
+}
+
+impl EventAtPlace {
+    pub(super) fn added_to(self, plan: &Plan) -> Plan {
+        let mut plan = plan.clone();
+        match self {
+            Self::Death(visit) => plan.death = Some(visit),
+            Self::Freeze(visit) => plan.freeze = Some(visit),
+        }
+        plan
+    }
+
+    /// Returns the argument of `cargo xtask hostsim` that adds the event of a plan. One that was
+    /// drawn has none.
+    pub(super) fn argument_of(plan: &Plan) -> String {
+        let text = |name, visit: Option<Visit>| match visit {
+            Some(Visit {
+                places: PlaceSet::One(place),
+                number,
+            }) => format!(" --event {name},{place},{number}"),
+            _ => String::new(),
+        };
+        text("death", plan.death) + &text("freeze", plan.freeze)
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (name, visit) = text.split_once(',')?;
+        let (place, number) = visit.split_once(',')?;
+        let places = PlaceSet::One(place.parse().ok()?);
+        let number = number.parse().ok()?;
+        let visit = Visit { places, number };
+        match name {
+            "death" => Some(Self::Death(visit)),
+            "freeze" => Some(Self::Freeze(visit)),
+            _ => None,
+        }
     }
 }
 

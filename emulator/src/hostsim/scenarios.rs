@@ -11,6 +11,7 @@ use super::host::Host;
 use super::on_one_cpu;
 use super::plan::{Act, Connection, Ending, Mode, Plan, SUCCESSOR};
 use super::services::Service;
+use crate::simulated_host::SLOW_GROUPS;
 use crate::simulated_host::schedule::SlowPlaces;
 
 /// Schedules of a scenario.
@@ -51,6 +52,17 @@ fn play(
     acts: impl Fn(u64) -> Vec<(u64, Act)> + Sync,
     expected: &[&str],
 ) {
+    play_slowly(udp, SlowPlaces::NONE, connections, acts, expected);
+}
+
+/// Runs the schedules with threads that are slow at some places.
+fn play_slowly(
+    udp: bool,
+    slow: SlowPlaces,
+    connections: &[Connection],
+    acts: impl Fn(u64) -> Vec<(u64, Act)> + Sync,
+    expected: &[&str],
+) {
     on_one_cpu(|| {
         let mut reached = BTreeSet::new();
         for schedule in 0..SCHEDULES {
@@ -65,7 +77,7 @@ fn play(
                 is_apart: false,
                 death: None,
                 freeze: None,
-                slow: SlowPlaces::NONE,
+                slow,
                 acts: acts(FIRST_TURN + schedule * TURNS_BETWEEN),
             };
             match Host::new(&plan).run() {
@@ -93,6 +105,23 @@ fn a_process_is_killed_and_its_peer_uses_shared_memory() {
 fn a_process_is_killed_and_its_peer_uses_udp() {
     let one = connection(Service::Rc, [0, 1]);
     play(true, &[one], |at| vec![(at, Act::Kill(1))], &[ENDS]);
+}
+
+/// Nothing repeats what such a service sends. So a thread that is not woken sleeps for ever.
+#[test]
+fn a_thread_that_goes_to_sleep_meanwhile_gets_its_messages() {
+    let few = |service| Connection {
+        modes: [Mode::Events, Mode::Events],
+        messages: [3, 3],
+        lingers: false,
+        ..connection(service, [0, 1])
+    };
+    let both = [Service::Ud, Service::Uc].map(few);
+    for group in 0..SLOW_GROUPS {
+        let groups = SLOW_GROUPS;
+        let slow = SlowPlaces { groups, group };
+        play_slowly(false, slow, &both, |_| Vec::new(), &[]);
+    }
 }
 
 #[test]

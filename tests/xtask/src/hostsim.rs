@@ -24,9 +24,9 @@ pub(crate) struct HostsimArgs {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Place and visit at which a process is killed, from the text of a failure.
+    /// Event at a place that is added to each plan, from the text of a failure.
     #[arg(long)]
-    death: Option<String>,
+    event: Option<String>,
     /// Number of scripts that run on the simulated host and on real processes.
     #[arg(long, default_value_t = 20)]
     real: u32,
@@ -38,7 +38,7 @@ pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
     let HostsimArgs {
         seeds,
         seed,
-        death,
+        event,
         real,
     } = args;
     let mut command = workspace.cargo(&["test", "--locked", "--package", "rocade-emulator"]);
@@ -51,8 +51,8 @@ pub(crate) fn run(workspace: &Workspace, args: &HostsimArgs) -> Tally {
     for variable in ["ROCADE_HOSTSIM", "ROCADE_HOSTSIM_ENGINES"] {
         command.env(variable, format!("{seeds},{seed}"));
     }
-    if let Some(death) = death {
-        command.env("ROCADE_HOSTSIM_DEATH", death);
+    if let Some(event) = event {
+        command.env("ROCADE_HOSTSIM_EVENT", event);
     }
     command.env("ROCADE_HOSTSIM_REAL", format!("{real},{seed}"));
     let capture = workspace.target().join("hostsim.pcapng");
