@@ -88,7 +88,7 @@ impl Nic {
                 //= DCW-12
                 core.qp.end_idle_sessions();
                 let is_dynamic = core.qp.config().qp_type.is_dynamic();
-                let has_unsent = core.qp.pending_ack().is_some()
+                let has_unsent = core.qp.newest_ack().is_some()
                     || core.qp.coalescer().has_batched_posts()
                     || is_dynamic && core.qp.has_work_to_send(AckPlacement::First);
                 if has_unsent {
@@ -108,11 +108,21 @@ impl Nic {
 
     /// Sends the ACK that a QP delays, if there is one, before its path changes.
     pub(crate) fn flush_last_ack(&self, inner: &QpInner, core: &mut QpCore, cx: Cx<'_>) {
-        if core.qp.pending_ack().is_some() {
+        if core.qp.newest_ack().is_some() {
             inner.checkpoint(&core.qp);
             self.transmit(inner, core, TransmitTrigger::Other, cx, true);
         }
         core.tx.publish_ack();
+    }
+
+    /// Tells others all that they have to know of a process that exits.
+    pub(crate) fn finish_at_exit(self: &Arc<Self>) {
+        self.release_acks_at_exit();
+        self.cm.end_connections_at_exit(&**self);
+        let publisher = &self.observers.publisher;
+        publisher.publish_at_exit(&self.host.hcas, || self.snapshot());
+        self.links.hooks.flush();
+        self.tell_faults_at_exit();
     }
 
     /// Sends delayed ACKs and batched posts when the process exits, except those of QPs that
@@ -177,14 +187,7 @@ extern "C" fn exiting() {
     for engine in engines_of(process::id()) {
         // Even if this is the last reference by now, nothing is dropped at the exit.
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
-            engine.release_acks_at_exit();
-            engine.cm.end_connections_at_exit(&**engine);
-            engine
-                .observers
-                .publisher
-                .publish_at_exit(&engine.host.hcas, || engine.snapshot());
-            engine.links.hooks.flush();
-            engine.tell_faults_at_exit();
+            engine.finish_at_exit();
         }
     }
 }

@@ -87,6 +87,8 @@ pub(super) struct Notes {
     /// The messages to keepers, by the end whose target each keeps.
     pub(super) keepers: BTreeMap<End, KeeperFlow>,
     pub(super) dead: BTreeSet<usize>,
+    /// Processes whose program exits as soon as one of its threads looks.
+    pub(super) exiting: BTreeSet<usize>,
     /// Processes that were stopped, perhaps while a thread had packets. Another thread does not
     /// wait for it longer than 16 ms, so that later packets overtake those.
     pub(super) halted: BTreeSet<usize>,
@@ -170,6 +172,13 @@ impl Board {
     pub(super) fn is_dead(&self, end: End) -> bool {
         let process = self.process_of(end);
         self.notes().dead.contains(&process)
+    }
+
+    /// Returns true if the process of an end was killed, or its program exits.
+    pub(super) fn is_ending(&self, end: End) -> bool {
+        let process = self.process_of(end);
+        let notes = self.notes();
+        notes.dead.contains(&process) || notes.exiting.contains(&process)
     }
 
     /// Returns true if the process that has made the target of an end was killed.

@@ -7,6 +7,7 @@ use super::board::{Board, End, Notes, other};
 use super::objects::Objects;
 use super::plan::{self, Ending};
 use super::program::Program;
+use super::waiting::{end_process, unless_ended};
 use crate::broker::simulated::brokers;
 use crate::cm::{CmChannel, CmEvent, CmEventKind, CmId, CmParam, ConnParam, PortSpace, RejReason};
 use crate::sync::turn;
@@ -45,12 +46,12 @@ fn request(program: &Program, objects: &Objects, end: End, channel: CmChannel) -
     turn::until(None, || is_there() || board.is_dead(other(end)));
     let id = CmId::new(&channel, PortSpace::Tcp, QpType::Rc, COOKIE).expect("an ID");
     let to = address_of(board, other(end));
-    id.resolve_addr(None, to, LIMIT).expect("a query");
+    unless_ended(board, end, id.resolve_addr(None, to, LIMIT), "a query")?;
     expect(board, end, &channel, CmEventKind::AddrResolved)?;
-    id.resolve_route().expect("a query");
+    unless_ended(board, end, id.resolve_route(), "a query")?;
     expect(board, end, &channel, CmEventKind::RouteResolved)?;
-    objects.bring_by(board, plan, &id, QpState::Init);
-    id.connect(&param(objects, end)).expect("a request");
+    objects.bring_by(board, end, &id, QpState::Init)?;
+    unless_ended(board, end, id.connect(&param(objects, end)), "a request")?;
     let wanted = match plan.ending {
         Ending::Reject => CmEventKind::Rejected,
         _ => CmEventKind::ConnectResponse,
@@ -61,9 +62,9 @@ fn request(program: &Program, objects: &Objects, end: End, channel: CmChannel) -
         return None;
     }
     check_data(board, end, &event);
-    objects.bring_by(board, plan, &id, QpState::Rtr);
-    objects.bring_by(board, plan, &id, QpState::Rts);
-    id.establish().expect("a reply");
+    objects.bring_by(board, end, &id, QpState::Rtr)?;
+    objects.bring_by(board, end, &id, QpState::Rts)?;
+    unless_ended(board, end, id.establish(), "a reply")?;
     board.mark("a connection is accepted");
     Some(Manager {
         channel,
@@ -77,8 +78,8 @@ fn accept(program: &Program, objects: &Objects, end: End, channel: CmChannel) ->
     let board = &program.board;
     let plan = &board.plan.connections[end.0];
     let listener = CmId::new(&channel, PortSpace::Tcp, QpType::Rc, COOKIE).expect("an ID");
-    listener.bind(address_of(board, end)).expect("a port");
-    listener.listen(4).expect("a port");
+    unless_ended(board, end, listener.bind(address_of(board, end)), "a port")?;
+    unless_ended(board, end, listener.listen(4), "a port")?;
     board.notes().listening.insert(end);
     // A peer that was killed may not have requested anything, and no one is told.
     board.notes().waiting.insert(end);
@@ -92,12 +93,10 @@ fn accept(program: &Program, objects: &Objects, end: End, channel: CmChannel) ->
         return None;
     }
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        objects.bring_by(board, plan, &id, state);
+        objects.bring_by(board, end, &id, state)?;
     }
-    if let Err(error) = id.accept(COOKIE, &param(objects, end)) {
-        assert!(board.is_dead(other(end)), "not accepted: {error}");
-        return None;
-    }
+    let accepted = id.accept(COOKIE, &param(objects, end));
+    unless_ended(board, end, accepted, "an answer")?;
     expect(board, end, &channel, CmEventKind::Established)?;
     Some(Manager {
         channel,
@@ -117,7 +116,7 @@ impl Manager {
         // The broker may have ended it in the name of a peer that was killed.
         let disconnect = || {
             let result = self.id.disconnect();
-            assert!(result.is_ok() || board.is_dead(other(end)), "{result:?}");
+            unless_ended(board, end, result, "an end");
         };
         if begins {
             disconnect();
@@ -155,7 +154,10 @@ fn expect(board: &Board, end: End, channel: &CmChannel, kind: CmEventKind) -> Op
     let is_lost = (event.kind, kind) == (CmEventKind::Unreachable, CmEventKind::Rejected)
         && board.plan.loss > 0
         && board.has_left(other(end));
-    if !is_lost && (!ends || !board.is_dead(other(end))) {
+    if board.is_ending(end) {
+        end_process();
+    }
+    if !is_lost && (!ends || !board.is_ending(other(end))) {
         let (got, status) = (event.kind, event.status);
         board.complain(format!("{end:?}: {got:?} ({status}) instead of {kind:?}"));
     }

@@ -262,6 +262,7 @@ impl Exchange {
         let (mut posted, total) = (0, self.plan.messages[self.end.1]);
         let mut patience = Patience::new();
         loop {
+            waiting::exit_if_told(&self.board, self.end, &self.objects.side);
             let taken = *in_turn(&self.taking);
             let (own, others) = self.flows();
             let under_way = || self.under_way.load(Ordering::Relaxed);

@@ -230,7 +230,12 @@ impl Host {
         let Some(number) = doomed.map(|process| process.number) else {
             return Ok(());
         };
-        self.board.mark("a process is killed after a datagram");
+        let exits = self.board.notes().exiting.contains(&number);
+        self.board.mark(if exits {
+            "a process exits"
+        } else {
+            "a process is killed after a datagram"
+        });
         self.act(Act::Kill(number))
     }
 
@@ -324,6 +329,9 @@ impl Host {
                 }
             }
             Act::Stop(process, ns) => self.stop(process, ns),
+            Act::Exit(process) => {
+                self.board.notes().exiting.insert(process);
+            }
             Act::Start => {
                 self.board.mark("a process starts later");
                 self.start(SUCCESSOR);

@@ -4,6 +4,7 @@
 use super::board::{Board, End, other};
 use super::keeper_queue::KeeperQueue;
 use super::program::Program;
+use super::waiting::end_process;
 use crate::sync::turn;
 use crate::{FileId, Qp, VerbsError, Xrcd, XrcdInitAttr};
 
@@ -78,10 +79,7 @@ fn create_target(board: &Board, process: usize, domain: &Xrcd, cookie: u64) -> Q
         "a target is not made: {error}"
     );
     board.mark("a process comes back too late for its XRC domain");
-    let schedule = turn::own().expect("a simulated thread");
-    loop {
-        schedule.end_process();
-    }
+    end_process();
 }
 
 fn open_domain(program: &Program) -> Xrcd {

@@ -61,7 +61,7 @@ type Marks = BTreeMap<&'static str, u64>;
 /// Number of seeds in which each of [`EXPECTED`] has to happen.
 const SEEDS_OF_ALL: u64 = 1_000;
 /// All marks that a long run has to reach.
-const EXPECTED: [&str; 38] = [
+const EXPECTED: [&str; 39] = [
     BROKER_ENDED,
     BROKER_KILLED,
     "a connection ends with the process of the peer",
@@ -83,6 +83,7 @@ const EXPECTED: [&str; 38] = [
     "a message invalidates a window",
     "a message invalidates an indirect key",
     "a message of a killed process arrives",
+    "a process exits",
     "a process is killed after a datagram",
     "a process is killed at a place",
     "a process is killed soon after it has received",

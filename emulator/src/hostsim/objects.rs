@@ -11,6 +11,7 @@ use super::pool::Pool;
 use super::program::Program;
 use super::services::Service;
 use super::stream;
+use super::waiting::unless_ended;
 use crate::cm::CmId;
 use crate::engine::common::{ALL_ACCESS, Side, register_with};
 use crate::sync::turn;
@@ -151,9 +152,12 @@ impl Objects {
         true
     }
 
-    /// Changes the state of the queue pair as the connection manager says.
-    pub(super) fn bring_by(&self, board: &Board, plan: &Connection, id: &CmId, next: QpState) {
-        let (attr, mask) = id.qp_attr(next).expect("a peer");
+    /// Changes the state of the queue pair as the connection manager says. Returns `None` if the
+    /// connection has ended.
+    pub(super) fn bring_by(&self, board: &Board, end: End, id: &CmId, next: QpState) -> Option<()> {
+        let plan = &board.plan.connections[end.0];
+        let attr = id.qp_attr(next);
+        let (attr, mask) = unless_ended(board, end, attr, "a peer")?;
         let attr = QpAttr {
             qp_access_flags: ACCESS,
             min_rnr_timer: RNR_TIMER,
@@ -164,6 +168,7 @@ impl Objects {
         if next == QpState::Init {
             self.post_first_receives();
         }
+        Some(())
     }
 
     fn post_first_receives(&self) {

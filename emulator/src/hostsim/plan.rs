@@ -93,6 +93,8 @@ pub(super) enum Act {
     EndBroker,
     /// A thread with this number, among those of connections, gets no processor for a while.
     Freeze(usize),
+    /// A program exits in the middle of its work.
+    Exit(usize),
     /// A process is stopped for so many nanoseconds, and continues.
     Stop(usize, u64),
     /// [`SUCCESSOR`] starts.
@@ -460,7 +462,8 @@ impl Plan {
         });
         let acts = (0..below(4)).map(|_| {
             let act = match below(10) {
-                0..=3 => Act::Kill(below(PROCESSES)),
+                0..=2 => Act::Kill(below(PROCESSES)),
+                3 => Act::Exit(below(PROCESSES)),
                 4 => [Act::KillBroker, Act::EndBroker][below(2)],
                 5 | 6 => Act::Stop(below(PROCESSES), STOPS_NS[below(STOPS_NS.len())]),
                 _ => Act::Freeze(below(2 * connections.len())),

@@ -107,6 +107,7 @@ impl StreamEnd<'_> {
         let mut is_ending = false;
         self.flush();
         loop {
+            waiting::exit_if_told(self.board, self.end, &self.objects.side);
             if self.board.has_failed(self.end) {
                 return;
             }

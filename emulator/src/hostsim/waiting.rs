@@ -40,6 +40,47 @@ impl Patience {
     }
 }
 
+/// Exits if the plan says so: the objects are not destroyed, but the process tells others what they
+/// have to know.
+pub(super) fn exit_if_told(board: &Board, end: End, side: &Side) {
+    let process = board.process_of(end);
+    if !board.notes().exiting.contains(&process) {
+        return;
+    }
+    side.engine.inner().finish_at_exit();
+    end_process();
+}
+
+/// Returns the value of a call, or `None` if it fails because the peer ends, and with it the
+/// connection. In a program that exits, calls of other threads fail for that reason, too.
+///
+/// # Panics
+/// If the call fails otherwise.
+pub(super) fn unless_ended<T>(
+    board: &Board,
+    end: End,
+    result: Result<T, VerbsError>,
+    wanted: &str,
+) -> Option<T> {
+    let error = match result {
+        Ok(value) => return Some(value),
+        Err(error) => error,
+    };
+    if board.is_ending(end) {
+        end_process();
+    }
+    assert!(board.is_ending(other(end)), "{wanted}: {error:?}");
+    None
+}
+
+/// Ends the process of the calling thread.
+pub(super) fn end_process() -> ! {
+    let schedule = turn::own().expect("a simulated thread");
+    loop {
+        schedule.end_process();
+    }
+}
+
 /// Waits as the plan says, unless `has_taken` a completion after the CQ was armed.
 pub(super) fn wait(
     board: &Board,
