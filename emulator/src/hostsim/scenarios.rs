@@ -107,7 +107,7 @@ fn a_process_is_killed_and_its_peer_uses_udp() {
     play(true, &[one], |at| vec![(at, Act::Kill(1))], &[ENDS]);
 }
 
-/// Nothing repeats what such a service sends. So a thread that is not woken sleeps for ever.
+/// Messages of these services are not repeated. So a thread that is not woken sleeps for ever.
 #[test]
 fn a_thread_that_goes_to_sleep_meanwhile_gets_its_messages() {
     let few = |service| Connection {

@@ -83,7 +83,7 @@ extern "C" fn replace_all() {
         if file != NONE && file == file_of(fd) {
             // SAFETY: no pointers. The descriptor belongs to an object of the parent, whose copy in
             // the child makes no system call but close(2).
-            unsafe { libc::dup3(replacement, fd, libc::O_CLOEXEC) };
+            unsafe { libc::syscall(libc::SYS_dup3, replacement, fd, libc::O_CLOEXEC) };
         }
     }
 }
