@@ -119,8 +119,7 @@ pub(super) fn send(
 }
 
 /// Receives one message and its descriptors without blocking. The caller owns the descriptors,
-/// which forked children do not keep.
-/// Length 0 means that the connection was closed.
+/// which forked children do not keep. Length 0 means that the connection was closed.
 ///
 /// # Errors
 /// Errors of recvmsg(2). EMFILE if this process cannot have as many descriptors. `InvalidData` if

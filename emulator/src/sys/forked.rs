@@ -43,7 +43,7 @@ pub(crate) fn note(fd: BorrowedFd<'_>) {
 
 /// Makes the replacement, and registers the handler of fork(3).
 fn prepare() -> Option<(OwnedFd, u64)> {
-    let replacement = sys::eventfd().ok()?;
+    let replacement = sys::eventfd_nonblocking().ok()?;
     let file = file_of(replacement.as_raw_fd());
     // SAFETY: the handler only makes system calls and accesses statics, which a forked child may
     // do.
