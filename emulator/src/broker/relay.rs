@@ -47,10 +47,8 @@ impl Relay {
             let data = &self.buffer[..received.len];
             for segment in Segments::new(data, segment_len) {
                 // A process that received the packet by mistake may have sent it back.
-                let (source, packet) = match forward::unwrap(key, slot, segment) {
-                    Some((source, packet, _)) => (source, packet),
-                    None => (received.source, segment),
-                };
+                let arrived = Forwarded::new(key, slot, received.source, segment);
+                let (source, packet) = (arrived.source, arrived.packet);
                 let is_steered =
                     ProcessSlot::of_packet(packet).is_some_and(|slot| slot != ProcessSlot::BROKER);
                 let to = match ProcessSlot::of_packet(packet) {
@@ -58,7 +56,7 @@ impl Relay {
                     Some(slot) => port_of(slot).map(|port| (slot, port)).into_iter().collect(),
                     None => Vec::new(),
                 };
-                let passed = deliver(&mut self.sender, local, key, source, packet, &to);
+                let passed = deliver(&mut self.sender, local, key, arrived, &to);
                 left += usize::from(!passed || !is_steered);
             }
         }
@@ -82,12 +80,9 @@ impl Relay {
             };
             let segment_len = received.segment_len.unwrap_or(received.len).max(1);
             for segment in Segments::new(&self.buffer[..received.len], segment_len) {
-                let (source, packet) = match forward::unwrap(key, slot, segment) {
-                    Some((source, packet, _)) => (source, packet),
-                    None => (received.source, segment),
-                };
-                if let Some(to) = to(packet) {
-                    deliver(&mut self.sender, local, key, source, packet, &[to]);
+                let arrived = Forwarded::new(key, slot, received.source, segment);
+                if let Some(to) = to(arrived.packet) {
+                    deliver(&mut self.sender, local, key, arrived, &[to]);
                 }
             }
         }
@@ -102,7 +97,41 @@ impl Relay {
         packet: &[u8],
         to: &[(ProcessSlot, u16)],
     ) {
-        deliver(&mut self.sender, local, key, source, packet, to);
+        let arrived = Forwarded {
+            source,
+            packet,
+            hops: 0,
+        };
+        deliver(&mut self.sender, local, key, arrived, to);
+    }
+}
+
+/// A packet that the broker has received, and forwards.
+#[derive(Clone, Copy)]
+struct Forwarded<'p> {
+    /// The sender of the packet, even if a process has forwarded it.
+    source: SocketAddr,
+    packet: &'p [u8],
+    /// Number of times that it was forwarded. The broker counts as any process, so that there is no
+    /// loop between both.
+    hops: u8,
+}
+
+impl<'p> Forwarded<'p> {
+    /// Unwraps a segment that came to a slot if a process has forwarded it.
+    fn new(key: &ForwardKey, slot: ProcessSlot, source: SocketAddr, segment: &'p [u8]) -> Self {
+        match forward::unwrap(key, slot, segment) {
+            Some((source, packet, hops)) => Self {
+                source,
+                packet,
+                hops: hops.saturating_add(1),
+            },
+            None => Self {
+                source,
+                packet: segment,
+                hops: 0,
+            },
+        }
     }
 }
 
@@ -111,13 +140,12 @@ fn deliver(
     sender_of: &mut Option<Socket>,
     local: LocalAddr,
     key: &ForwardKey,
-    source: SocketAddr,
-    packet: &[u8],
+    arrived: Forwarded<'_>,
     to: &[(ProcessSlot, u16)],
 ) -> bool {
     let mut passed = false;
     for (slot, port) in to {
-        let Some(datagram) = wrap(packet, key, source, *slot) else {
+        let Some(datagram) = wrap(arrived, key, *slot) else {
             continue;
         };
         let Some(sender) = sender(sender_of, local) else {
@@ -130,12 +158,17 @@ fn deliver(
     passed
 }
 
-fn wrap(packet: &[u8], key: &ForwardKey, source: SocketAddr, slot: ProcessSlot) -> Option<Vec<u8>> {
+fn wrap(arrived: Forwarded<'_>, key: &ForwardKey, slot: ProcessSlot) -> Option<Vec<u8>> {
+    let Forwarded {
+        source,
+        packet,
+        hops,
+    } = arrived;
     if forward::is_wrapped(packet) {
         // From one process to another, which checks the key itself.
         return (ProcessSlot::of_packet(packet) == Some(slot)).then(|| packet.to_vec());
     }
-    let header = forward::header(key, slot, source, 0, packet)?;
+    let header = forward::header(key, slot, source, hops, packet)?;
     Some([&header, packet].concat())
 }
 
@@ -148,4 +181,47 @@ fn sender(cell: &mut Option<Socket>, local: LocalAddr) -> Option<&Socket> {
         }
     }
     cell.as_ref()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::net::{IpAddr, UdpSocket};
+    use std::time::Duration;
+
+    use super::*;
+
+    const GONE: ProcessSlot = ProcessSlot::new(7);
+    const OWNER: ProcessSlot = ProcessSlot::new(9);
+    /// A packet to a QP number with the slot 7.
+    const PACKET: [u8; 16] = [4, 0, 0, 0, 0, 7, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    /// A process forwards a packet to the slot of a process that is gone, from where the broker
+    /// forwards it to the same process.
+    #[test]
+    fn a_packet_is_not_forwarded_for_ever() {
+        let ip = IpAddr::from([127, 9, 77, 1]);
+        let [gone, owner] = [(); 2].map(|()| UdpSocket::bind((ip, 0)).expect("a port"));
+        gone.set_nonblocking(true).expect("an open socket");
+        let limit = Some(Duration::from_secs(30));
+        owner.set_read_timeout(limit).expect("an open socket");
+        let port = owner.local_addr().expect("it is bound").port();
+        let to = gone.local_addr().expect("it is bound");
+        let (key, mut relay) = (ForwardKey::random(), Relay::default());
+        let source = SocketAddr::from(([127, 9, 77, 2], 1234));
+        let (mut hops, mut arrived_with) = (0, Vec::new());
+        while let Some(header) = forward::header(&key, GONE, source, hops, &PACKET) {
+            let sent = owner.send_to(&[&header, &PACKET[..]].concat(), to);
+            sent.expect("a datagram");
+            relay.forward_orphaned(gone.as_fd(), ip.into(), &key, GONE, |_| Some((OWNER, port)));
+            let mut buffer = [0; 100];
+            let len = owner.recv(&mut buffer).expect("a datagram");
+            let (from, packet, passed) =
+                forward::unwrap(&key, OWNER, &buffer[..len]).expect("a packet of the broker");
+            assert_eq!((from, packet), (source, &PACKET[..]));
+            arrived_with.push(passed);
+            // The process forwards it again.
+            hops = passed + 1;
+        }
+        assert_eq!(arrived_with, [1, 3]);
+    }
 }
