@@ -174,11 +174,15 @@ impl Board {
         self.notes().dead.contains(&process)
     }
 
+    /// Returns true if the program of an end exits, or has exited.
+    pub(super) fn exits(&self, end: End) -> bool {
+        let process = self.process_of(end);
+        self.notes().exiting.contains(&process)
+    }
+
     /// Returns true if the process of an end was killed, or its program exits.
     pub(super) fn is_ending(&self, end: End) -> bool {
-        let process = self.process_of(end);
-        let notes = self.notes();
-        notes.dead.contains(&process) || notes.exiting.contains(&process)
+        self.is_dead(end) || self.exits(end)
     }
 
     /// Returns true if the process that has made the target of an end was killed.

@@ -419,7 +419,9 @@ impl Host {
         let is_kept = |end: &&End| {
             let ends = [**end, super::board::other(**end)];
             let may_wait = connecting::may_wait_long(&self.board, &self.board.notes(), **end);
-            !may_wait
+            // The thread may be the one that exits.
+            let exits = ends.iter().any(|end| self.board.exits(*end));
+            !(may_wait || exits)
                 && ends.iter().all(has_begun)
                 && ends
                     .iter()

@@ -43,8 +43,7 @@ impl Patience {
 /// Exits if the plan says so: the objects are not destroyed, but the process tells others what they
 /// have to know.
 pub(super) fn exit_if_told(board: &Board, end: End, side: &Side) {
-    let process = board.process_of(end);
-    if !board.notes().exiting.contains(&process) {
+    if !board.exits(end) {
         return;
     }
     side.engine.inner().finish_at_exit();
