@@ -7,7 +7,6 @@ use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use crate::sync::{Mutex, MutexGuard, rank};
@@ -39,7 +38,7 @@ mod xrc;
 
 use connection::Connection;
 use resume::{Resume, ResumeProgress};
-pub(super) use running::ask_running;
+pub(super) use running::{ask_running, ask_running_for_files};
 
 /// Time after which an unanswered request makes the client check whether the broker was stopped. A
 /// broker answers at once, except requests for addresses while it waits for clients of its
@@ -732,27 +731,6 @@ fn replace(
     }
     // While this process holds the lock, no other process starts a broker.
     connector.run().map(|_| true)
-}
-
-pub(super) fn ask_running_for_files(
-    config: &BrokerConfig,
-    request: &Request,
-) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
-    let machine = ThisMachine::shared();
-    let begin = machine.now();
-    loop {
-        let mut connection = Connection::new(
-            start::connect(&Paths::new(config), machine.process())?,
-            &machine,
-        );
-        match connection.ask(request, &[], ANSWER_TIMEOUT) {
-            // A broker that was stopped lets others connect until it has ended.
-            Err(BrokerError::Lost) if machine.now().since(begin) < STOPPED_TIMEOUT => {
-                thread::yield_now();
-            }
-            answer => return answer,
-        }
-    }
 }
 
 /// Returns true if another attempt after this error makes sense, given attempts for `tried`.
